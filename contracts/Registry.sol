@@ -157,14 +157,6 @@ contract Registry is IRegistry {
         TOKEN.safeTransfer(operator, amount);
     }
 
-    // ---------------------------------------------------------------------------------------------- validators' calls
-
-    /// @inheritdoc IRegistry
-    function reportStep(uint32 run, uint32 step) external {
-        require(wasValidator(msg.sender, run, block.timestamp), NotValidator(msg.sender, run));
-        emit StepDoubted(run, step, msg.sender);
-    }
-
     // ----------------------------------------------------------------------------------------------- the court's calls
 
     /// @inheritdoc IRegistry
@@ -265,7 +257,7 @@ contract Registry is IRegistry {
     }
 
     /// @inheritdoc IRegistry
-    function wasValidator(address key, uint32 run, uint256 timestamp) public view returns (bool) {
+    function wasValidator(address key, uint32 run, uint256 timestamp) external view returns (bool) {
         Node storage node_ = _nodes[key];
         if (node_.role != Role.Validator || node_.run != run || node_.registeredAt > timestamp) return false;
         return node_.retiredAt == 0 || node_.retiredAt > timestamp;

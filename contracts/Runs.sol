@@ -110,7 +110,8 @@ contract Runs is Escrow {
             state.sealedThrough = Windows.hourOf(block.timestamp) - 1;
         }
 
-        // Effect. Nobody worked before the first checkpoint: the hours before are as good as sealed. Entropy is the block's: two manifests in one block get the same draws.
+        // Effect. Nobody worked before the first checkpoint: the hours before are as good as sealed. Entropy is the
+        // block's: two manifests in one block get the same draws.
         bytes32 entropy = keccak256(abi.encode(blockhash(block.number - 1), block.prevrandao, run, step));
         bytes32 anchor = keccak256(abi.encode(manifestRoot, batchRoot, entropy));
         _checkpoints[run][step] = Checkpoint(manifestRoot, batchRoot, entropy, anchor);

@@ -23,7 +23,7 @@ from muster.contracts.court import (
 )
 from muster.contracts.masters import MasterRevealed
 from muster.contracts.refutations import Refuted
-from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, StepDoubted, Withdrawn
+from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, Withdrawn
 from muster.contracts.run_terms import Series
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.protocol.kinds import reason_of, reason_of_flaw
@@ -48,7 +48,6 @@ from orchestrator.tables import (
     checkpoints,
     commitments,
     court_tallies,
-    doubts,
     events,
     masters,
     meta,
@@ -70,7 +69,6 @@ INTERESTING: Final = (
     Claimed,
     Voided,
     HourSealed,
-    StepDoubted,
     RunClosed,
     CaseOpened,
     GradeAccused,
@@ -223,9 +221,6 @@ class _Piece:
                 if self._insert(event.at, seals, row_of(seals, event)):
                     self._tally(event.at, event.validator, "seals")
                 self.record("sealed", {"node": event.validator, "hour": event.hour}, event.at)
-            case StepDoubted():
-                self._insert(event.at, doubts, row_of(doubts, event))
-                self.record("doubted", {"node": event.validator, "step": event.step}, event.at)
             case RunClosed():
                 self._upsert(event.at, meta, {"key": "closed", "value": str(event.at.block)})
                 self.record("closed", {}, event.at)

@@ -30,7 +30,7 @@ from sqlalchemy.sql.elements import quoted_name
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "17"
+VERSION: Final = "18"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -111,13 +111,6 @@ seals: Final = _table(
     Column("hour", Integer, primary_key=True, autoincrement=False),
 )
 """Hours that validators have sealed."""
-
-doubts: Final = _table(
-    "doubts",
-    Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("validator", _ADDRESS, primary_key=True),
-)
-"""Steps on whose weights honest machines differ, as validators said."""
 
 commitments: Final = _table(
     "commitments",

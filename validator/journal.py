@@ -57,16 +57,6 @@ class ValidatorJournal(Journal):
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
         has no links of its hash chain for these, and cannot seal them."""
 
-    # Steps
-
-    def has_doubted(self, step: int) -> bool:
-        """Return whether this validator said on chain that the step is at fault."""
-        return self.row("SELECT 1 FROM doubted WHERE step = ?", step) is not None
-
-    def doubt(self, step: int) -> None:
-        """Note that it did."""
-        self.execute("INSERT OR IGNORE INTO doubted VALUES (?)", step)
-
     # Events
 
     def record(self, batch: EventBatch, now: float) -> None:

@@ -53,8 +53,6 @@ class Model:
         self._options = options
         self._replayer: Replayer | None = None
         self._turn = asyncio.Lock()
-        self.faulty: dict[int, str] = {}
-        """Why, by step, its trainer's weights are at fault: seen since this process began."""
 
     async def replay(self, step: int, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
         """Return what the replay checks say of each row under the weights of its step.
@@ -62,11 +60,7 @@ class Model:
         The rows must have passed the static checks. Raises UnreachableError when the weights cannot be fetched or the
         model is broken: that says nothing about the rows.
         """
-        rows = await self._with_weights(step, rollouts, replay_rows)
-        if (why := next((row.fault for row in rows if row.fault), "")) and step not in self.faulty:
-            self.faulty[step] = why
-            _log.warning("the weights of a step are at fault", step=step, why=why)
-        return rows
+        return await self._with_weights(step, rollouts, replay_rows)
 
     async def honest_sums(self, step: int, rollouts: Sequence[Rollout]) -> list[RowSums]:
         """Return what an honest machine's rows in the contexts of these would add to a pool. Raises as `replay`."""

@@ -51,8 +51,6 @@ SCHEMA: Final = (
         case_id INTEGER NOT NULL, charge BLOB NOT NULL, guilty INTEGER NOT NULL, salt BLOB NOT NULL,
         PRIMARY KEY (case_id, charge)
     )""",
-    # Steps of which this validator said on chain that their weights are at fault.
-    "CREATE TABLE IF NOT EXISTS doubted (step INTEGER PRIMARY KEY)",
     *GRADE_SCHEMA,
     *POOL_SCHEMA,
     *TRAP_SCHEMA,

@@ -1,6 +1,6 @@
 """The validator: follow the chain, inspect, report, accuse, vote, seal.
 
-Eight loops share one journal, and a ninth in a run with private tests. `follow` records the chain's events; the
+Seven loops share one journal, and an eighth in a run with private tests. `follow` records the chain's events; the
 others do what the journal says is due, so each can stop at any moment and go on after a restart. A loop logs what it
 cannot reach, and tries again. Votes wait for no replay: what replays (`inspect`, `verify`, `accuse`) takes turns at the
 model.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -172,7 +172,6 @@ class Validator:
             PollLoop(log, "verify", COURT_SECONDS).run(lambda: self._at_head(juror.decide)),
             PollLoop(log, "accuse", COURT_SECONDS).run(lambda: self._at_head(challenger.poll)),
             PollLoop(log, "seal", COURT_SECONDS).run(lambda: self._seal(sealer)),
-            PollLoop(log, "doubt", COURT_SECONDS).run(lambda: self.doubt(context.model.faulty)),
         )
 
     # Starting
@@ -311,14 +310,6 @@ class Validator:
         await juror.poll(head)
         if self._retired and not self.journal.cases():
             raise FinishedError("this validator has retired, and nothing is left for it to do", hint=LEAVE)
-        return IDLE
-
-    async def doubt(self, faulty: Mapping[int, str]) -> Next:
-        """Say on chain, once of each, on which steps' weights honest machines differ."""
-        for step in [] if self._retired else [one for one in faulty if not self.journal.has_doubted(one)]:
-            mined = await self.chain.send(registry.report_step(self.settings.run, step))
-            self.journal.doubt(step)
-            log.warning("doubted a step", step=step, why=faulty[step], tx=mined.hash)
         return IDLE
 
     async def _seal(self, sealer: HourSealer) -> Next:

@@ -95,8 +95,6 @@ interface IRegistry {
     event Held(address indexed operator, uint256 amount);
     /// @notice The court gave `amount` from its keeping to an operator's free balance.
     event Released(address indexed operator, uint256 amount);
-    /// @notice A validator of the run found that honest machines differ on the weights of a step: a fault of its trainer.
-    event StepDoubted(uint32 indexed run, uint32 indexed step, address indexed validator);
 
     // ------------------------------------------------------------------------------------------------------ errors
 
@@ -118,7 +116,6 @@ interface IRegistry {
     error NothingLocked(address node);
     error CaseOpen(address node, uint256 openCases);
     error NotSlashable(address node, Status status);
-    error NotValidator(address caller, uint32 run);
 
     // ---------------------------------------------------------------------------------------------- operators' calls
 
@@ -148,12 +145,6 @@ interface IRegistry {
     /// @notice Pays what is left of a node's lock to its operator's wallet after unbonding, unless a case is open.
     /// Anyone may call it.
     function withdraw(address key) external;
-
-    // ---------------------------------------------------------------------------------------------- validators' calls
-
-    /// @notice Says in an event that honest machines differ on the weights of a step. Only an active validator of the run.
-    /// @notice Warning: it is one validator's word, about any step number. Nothing follows from it on chain.
-    function reportStep(uint32 run, uint32 step) external;
 
     // ----------------------------------------------------------------------------------------------- the court's calls
 

@@ -171,7 +171,6 @@ _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Sentence]]]
     "refuted": _about_node(lambda data, _: f"commitment {data.get('index')} is proven false: {_kind(data)}", "bad"),
     "fined": _about_node(lambda data, _: f"is fined {amount(data.get('amount'))}", "warn"),
     "claimed": _about_node(lambda data, _: f"is paid {amount(data.get('amount'))}", "good"),
-    "doubted": _about_node(lambda data, _: f"says that honest machines differ on step {data.get('step')}", "warn"),
     "rejected": _rejected,
     "case opened": _case_opened,
     "case ended": _case_ended,

@@ -17,7 +17,7 @@ from orchestrator.page.rollouts import NamedFile
 from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.queries import same_work
 from orchestrator.read_model import StepRecord, read_steps
-from orchestrator.tables import commitments, doubts, step_tallies, uploads
+from orchestrator.tables import commitments, step_tallies, uploads
 
 MAX_STEPS: Final = 200
 """Steps of one answer."""
@@ -49,8 +49,6 @@ class StepRow(StepHead):
     """Made at this policy step."""
     cost: int
     """Token wei: pay of those that were not refuted."""
-    doubts: int
-    """Validators that say that honest machines differ on its weights."""
 
 
 class StepPage(Message):
@@ -134,11 +132,10 @@ def step_rows(connection: Connection, source: PageSource, records: Sequence[Step
     for row in rows_of(connection, select(step_tallies), step_tallies.c.step, numbers):
         made[row.step] += row.count
         cost[row.step] += row.count * source.terms.pay_of(row.work_class) if row.status in UNREFUTED else 0
-    doubted = Counter(row.step for row in rows_of(connection, select(doubts), doubts.c.step, numbers))
-    return [_step_row(one, made[one.step], cost[one.step], doubted[one.step]) for one in records]
+    return [_step_row(one, made[one.step], cost[one.step]) for one in records]
 
 
-def _step_row(one: StepRecord, commitments: int, cost: int, doubts: int) -> StepRow:
+def _step_row(one: StepRecord, commitments: int, cost: int) -> StepRow:
     metrics = one.report.metrics if one.report else {}
     return StepRow.of(
         one,
@@ -151,7 +148,6 @@ def _step_row(one: StepRecord, commitments: int, cost: int, doubts: int) -> Step
         delta_bytes=_whole(metrics, DELTA_BYTES),
         commitments=commitments,
         cost=cost,
-        doubts=doubts,
     )
 
 

@@ -14,8 +14,6 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "step": "A published state of the model. Step 0 is the one the run began with; its roots are on chain.",
         "checkpoint": "The weights of a step, as public files that can be checked against the root on chain.",
         "policy step": "The step whose weights wrote a rollout.",
-        "doubted": "Validators say that honest machines differ on the weights of this step. That is its "
-        "trainer's fault: work of it may be rejected, but is paid and is no ground for a case.",
         "orchestrator": "The service behind this page: nodes exchange files and verdicts here. It decides nothing "
         "about money or guilt; the contracts do.",
         "trainer": "The process that turns accepted work into the next step.",

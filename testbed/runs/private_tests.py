@@ -16,11 +16,10 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -109,7 +108,6 @@ class BelievingModel:
     """A model that believes every row instead of replaying it."""
 
     profile = CPU_FP32
-    faulty: Mapping[int, str] = MappingProxyType({})
 
     async def replay(self, step: int, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
         return [ReplayedRow(None, RowSums(len(row.completion_tokens), 0.0, 0.0, 0.0, 0.0)) for row in rollouts]

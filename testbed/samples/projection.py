@@ -9,7 +9,7 @@ from sqlalchemy import select
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.refutations import Flaw, Refuted
-from muster.contracts.registry import Convicted, Registered, Retired, Role, StepDoubted, Withdrawn
+from muster.contracts.registry import Convicted, Registered, Retired, Role, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.protocol.kinds import kind_of
 from orchestrator import tables
@@ -50,7 +50,6 @@ def history() -> list[Event]:
         lambda at: Retired(at, VALIDATOR, 1, 0),
         lambda at: Withdrawn(at, VALIDATOR, OPERATOR, 1),
         lambda at: RunClosed(at, 1, 0),
-        lambda at: StepDoubted(at, 1, 0, VALIDATOR),
     ]
     return [make(place(number)) for number, make in enumerate(makers, 1)]
 

@@ -53,28 +53,6 @@ contract LeaveTest is House {
         registry.retire(node(WORKER));
     }
 
-    // --------------------------------------------------------------------------------------------------- reportStep
-
-    function test_ReportStep_ByAValidatorOfTheRun() public {
-        vm.expectEmit(address(registry));
-        emit IRegistry.StepDoubted(run, 7, node(3));
-        vm.prank(node(3));
-        registry.reportStep(run, 7);
-    }
-
-    function test_ReportStep_RevertWhen_NotValidator() public {
-        _retire(3);
-        address[4] memory others = [node(WORKER), operator(0), node(3), address(this)];
-        for (uint256 i = 0; i < others.length; i++) {
-            vm.expectRevert(abi.encodeWithSelector(IRegistry.NotValidator.selector, others[i], run));
-            vm.prank(others[i]);
-            registry.reportStep(run, 0);
-        }
-        vm.expectRevert(abi.encodeWithSelector(IRegistry.NotValidator.selector, node(0), run + 1));
-        vm.prank(node(0));
-        registry.reportStep(run + 1, 0);
-    }
-
     // ----------------------------------------------------------------------------------------------------- withdraw
 
     function test_Withdraw_PaysTheOperatorOnce() public {

@@ -178,7 +178,6 @@ async def test_every_event_reaches_its_tables(database, queries):
         (VALIDATOR, (1_002, hash_of(2), 0, True, "0", "0", "0", "0")),
     ]
     assert found["seals"] == [(VALIDATOR, 5)]
-    assert found["doubts"] == [(0, VALIDATOR)]
     assert [row[12:] for row in found["cases"]] == [(0, "0x" + "0e" * 32, 2, 60, 90)]
     assert found["votes"] == [(9, OPERATOR, True, False, hash_of(9), hash_of(10))]
     largest = (1 << 63) - 1  # a leaf's position has 256 bits, a column 64
@@ -191,7 +190,6 @@ async def test_every_event_reaches_its_tables(database, queries):
         "retired",
         "withdrawn",
         "closed",
-        "doubted",
     }
     assert (await queries.demand()).wanted is False  # the run is closed
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, select
 
 from muster.contracts.court import AbsenceReported, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.refutations import Flaw, Refuted
-from muster.contracts.registry import Fined, Registered, Retired, Role, StepDoubted, Withdrawn
+from muster.contracts.registry import Fined, Registered, Retired, Role, Withdrawn
 from muster.contracts.runs import Claimed, HourSealed, RunClosed, Voided
 from orchestrator import tables
 from orchestrator.database import Database
@@ -35,7 +35,6 @@ ON_CHAIN = st.one_of(
     st.tuples(st.just("happen"), st.just(VoteRevealed), st.integers(0, 2), validators, st.booleans()),
     st.tuples(st.just("happen"), st.just(AbsenceReported), st.integers(0, 2), validators, workers, st.booleans()),
     st.tuples(st.just("happen"), st.just(HourSealed), st.just(1), few, validators, *[st.just(bytes(32))] * 3),
-    st.tuples(st.just("happen"), st.just(StepDoubted), st.just(1), st.integers(0, 3), validators),
     st.tuples(st.just("happen"), st.just(Retired), st.sampled_from(WORKERS + VALIDATORS), st.just(1), st.just(0)),
     st.tuples(st.just("happen"), st.just(Withdrawn), st.sampled_from(WORKERS), st.just(OPERATOR), st.just(1)),
     st.tuples(st.just("happen"), st.just(Refuted), workers, few, validators, *PROOF),

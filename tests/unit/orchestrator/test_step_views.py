@@ -18,8 +18,6 @@ from orchestrator.page.overview import RunIdentity
 from orchestrator.page.routes import FILES
 from orchestrator.page.site import Site
 from orchestrator.page.steps import StepPage, StepView, step_page, step_view
-from orchestrator.statements import insert_once
-from orchestrator.tables import doubts
 from testbed.runs.recorded_run import SampleRun, address, hash_of, html_of
 
 RELAYS = ["https://relay.example.org"]
@@ -70,16 +68,9 @@ async def test_chain_and_report_stand_side_by_side(run: SampleRun) -> None:
         "delta_bytes": 30_000,
         "commitments": 0,
         "cost": 0,
-        "doubts": 0,
     }
     assert (reported.manifest_root, reported.reported) == (None, 2003.0)
     assert (published.manifest_root, published.reported, published.bytes) == (hash_of("manifest 0"), None, None)
-
-
-async def test_a_step_has_the_number_of_validators_that_doubt_it(run: SampleRun) -> None:
-    rows = [{"step": step, "validator": address(name)} for step, name in ((1, "vera"), (1, "viktor"), (2, "vera"))]
-    await run.database.write(lambda c: [insert_once(c, doubts, row) for row in rows])
-    assert [(row.step, row.doubts) for row in (await page(run)).steps] == [(3, 0), (2, 1), (1, 2), (0, 0)]
 
 
 async def test_steps_come_in_pages(run: SampleRun) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from muster.clients.node_session import NodeSession
-from muster.contracts import registry
 from muster.errors import UnreachableError
 from muster.protocol.messages import Verdict
 from muster.settings.schema import Settings, ValidatorSettings
@@ -92,22 +91,3 @@ async def test_a_verdict_that_does_not_get_through_keeps_no_other_waiting(report
             await reporter.report()
         clock.now += 0.5
     assert orchestrator.taken == [1]
-
-
-async def test_a_step_at_fault_is_said_on_chain_once(reporter: Validator) -> None:
-    sent: list[Any] = []
-    answers: list[Exception | None] = [UnreachableError("no answer"), None, None]
-
-    async def send(call: Any) -> Any:
-        if error := answers.pop(0):
-            raise error
-        sent.append(call)
-        return SimpleNamespace(hash="0x01")
-
-    reporter.chain.send = send  # type: ignore[method-assign]
-    with pytest.raises(UnreachableError):
-        await reporter.doubt({7: "why"})
-    for _ in range(2):
-        await reporter.doubt({7: "why", 9: "another"})
-    assert sent == [registry.report_step(1, 7), registry.report_step(1, 9)]
-    assert [reporter.journal.has_doubted(step) for step in (7, 8, 9)] == [True, False, True]
