@@ -78,7 +78,7 @@ pytest-rest:
 	@$(PYTEST) -m 'slow or hypothesis' --hypothesis-profile=many $(ARGS)
 
 test-contracts-long: setup
-	FOUNDRY_PROFILE=long forge test --no-match-path tests/contracts/Gas.t.sol
+	WORLD=1000 FOUNDRY_PROFILE=long forge test --no-match-path tests/contracts/Gas.t.sol
 
 test-contracts: setup
 	forge test --no-match-path tests/contracts/Gas.t.sol

@@ -54,6 +54,9 @@ interface Vm {
 
     function lastCallGas() external view returns (Gas memory);
 
+    // The environment.
+    function envOr(string calldata name, uint256 fallback_) external view returns (uint256);
+
     // Files.
     function readFile(string calldata path) external view returns (string memory);
     function parseJsonUint(string calldata json, string calldata key) external pure returns (uint256);

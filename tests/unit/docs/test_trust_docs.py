@@ -72,6 +72,37 @@ def test_the_table_of_privileged_calls_is_what_the_sources_check() -> None:
     assert {role: names for role, names in documented.items() if names} == checked
 
 
+def test_every_loop_of_the_contracts_has_a_bound_on_the_page_of_invariants() -> None:
+    found = []
+    for path in sorted(CONTRACTS.rglob("*.sol")):
+        for line in re.sub(r"//.*", "", path.read_text()).splitlines():
+            if match := re.match(r"\s*function (\w+)", line):
+                function = match[1]
+            found += [f"{path.stem}.{function}" for _ in re.findall(r"\b(?:for|while|do)\s*[({]", line)]
+    _, _, table = INVARIANTS.partition("| loop | bound |\n|---|---|\n")
+    rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", table.partition("\n\n")[0], re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(found)
+    assert len(found) == 9
+
+
+@pytest.mark.usefixtures("built_contracts")
+def test_every_function_is_measured_in_a_world_of_many_things() -> None:
+    """Of Traps none, of the token no views, which are OpenZeppelin's, and none that only our contracts may call."""
+    ours = "onlyRegistry|onlyCourt|onlyTraps|NotTraps|NotRunTerms|NotRefutations"
+    left_out = {"Runs.linkOf"}  # of runs with traps
+    for path in CONTRACTS.glob("*.sol"):
+        for name, head, body in EXTERNAL.findall(path.read_text()):
+            left_out |= {f"{path.stem}.{name}"} if re.search(ours, head + body) else set()
+    expected = {
+        f"{NAMES[contract]}.{item['name']}"
+        for contract in NAMES.keys() - {"traps"}
+        for item in artifact(contract).items("function")
+        if not item["name"].isupper() and (contract != "token" or item["stateMutability"] == "nonpayable")
+    }
+    measured = re.findall(r'(?:_cost|_look)\("(\w+\.\w+)"', (TESTS / "Worlds.t.sol").read_text())
+    assert set(measured) == expected - left_out
+
+
 @pytest.mark.usefixtures("built_contracts")
 def test_unprivileged_calls_are_documented_as_public() -> None:
     calls = {
