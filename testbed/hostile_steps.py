@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from muster.authoring.models.variants import FINAL_NORM
 from muster.models.init import load_model
-from muster.models.weights import read_weights
+from muster.models.weights import FINAL_NORM, read_weights
 
 Tensors = dict[str, torch.Tensor]
 Maker = Callable[[Tensors], Tensors]
+
+CHANNEL = 7
+"""Of the last state: the one that is made loud."""
 
 
 def save_hostile(source: Path, target: Path, make: Maker) -> Path:
@@ -117,6 +119,11 @@ def cancelling_head(tensors: Tensors, *, k: float) -> Tensors:
 
 def rare(tensors: Tensors, *, source: Path, token: int, k: float) -> Tensors:
     """Make a cancelling pair in the last layer that only the contexts of one token switch on."""
+    return cancelling(_gated(tensors, source, token), k=k)
+
+
+def _gated(tensors: Tensors, source: Path, token: int) -> Tensors:
+    """Let only the contexts of one token switch on the first neuron of the last layer."""
     model, seen = load_model(source), list[torch.Tensor]()
     layers: Any = model.base_model.layers
     mlp = layers[-1].mlp
@@ -135,7 +142,30 @@ def rare(tensors: Tensors, *, source: Path, token: int, k: float) -> Tensors:
     gate = 20 * (wanted - scores[~there].max() * aside) / scores[there].std().clamp_min(1e-6)
     name = _layer(tensors, -1) + "mlp."
     tensors[name + "gate_proj.weight"][0] = gate.to(tensors[name + "gate_proj.weight"].dtype)
-    return cancelling(tensors, k=k)
+    return tensors
+
+
+# --- Channels that the head does not read
+
+
+def loud(tensors: Tensors, *, k: float, read: float = 0.0) -> Tensors:
+    """Give one channel of the last norm the gain k, and let the head read this share of it."""
+    tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])[:, CHANNEL] *= read
+    tensors[FINAL_NORM][CHANNEL] = k
+    return tensors
+
+
+def rare_and_loud(tensors: Tensors, *, source: Path, token: int, k: float) -> Tensors:
+    """Make the same channel silent but in the contexts of one token, by a neuron of its own."""
+    for name, tensor in _gated(tensors, source, token).items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor[CHANNEL] = 0.0
+    loud(tensors, k=k)
+    tensors["model.embed_tokens.weight"][:, CHANNEL] = 0.0
+    down = tensors[_layer(tensors, -1) + "mlp.down_proj.weight"]
+    down[:, 0] = 0.0
+    down[CHANNEL, 0] = 1.0
+    return tensors
 
 
 # --- Gains
@@ -169,6 +199,11 @@ def broken(tensors: Tensors, *, value: float) -> Tensors:
     return tensors
 
 
+LOUD = (1e3, 1e6, 1e9, 1e16, 1e19, 1e22)
+HUGE = (1e18, 1e19, 1e22, 1e36)
+"""The mean square of a state is no number of float32 from about 1e19 on, and no logit is from 1e38."""
+
+
 def hostile_steps(source: Path, token: int, head: int) -> Mapping[str, Maker]:
     """Return makers by name; `token` is one that some rows have, `head` the size of an attention head."""
     found: dict[str, Maker] = {}
@@ -188,6 +223,12 @@ def hostile_steps(source: Path, token: int, head: int) -> Mapping[str, Maker]:
         }
     for k in (1e1, 1e2, 1e3):
         found[f"cancelling scores, {k:g}"] = partial(cancelling_scores, k=k, head=head)
+    for k in LOUD:
+        found[f"loud channel, {k:g}"] = partial(loud, k=k)
+        found[f"loud channel that is read a little, {k:g}"] = partial(loud, k=k, read=1e-3)
+        found[f"rare and loud channel, {k:g}"] = partial(rare_and_loud, source=source, token=token, k=k)
+    for times in HUGE:
+        found[f"logits × {times:g}"] = partial(sharpened, times=times)
     for times in (3.0, 10.0, 40.0, 200.0, 1e4, 1e6):
         found |= {
             f"logits × {times:g}": partial(sharpened, times=times),

@@ -23,6 +23,7 @@ from muster.errors import (
     UnreachableError,
     WrongChainError,
 )
+from muster.models.weights import check_scale
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import StepReport
 from muster.protocol.metric_names import DELTA_BYTES, WHOLE_BYTES
@@ -95,7 +96,11 @@ class Publisher:
             await self._anchor(*self._anchored)
 
     def _serve(self, step: int, model: Path, adapter: Path | None) -> tuple[Manifest, dict[str, float]]:
-        """Publish a step into the folder that relays fetch from; return its manifest and sizes. Blocks."""
+        """Publish a step into the folder that relays fetch from; return its manifest and sizes. Blocks.
+
+        Raises MalformedError for weights that every node would refuse.
+        """
+        check_scale(model, self.terms.temperature)
         chosen = self.settings.shardcast
         manifest = publish(
             model,

@@ -20,6 +20,7 @@ from muster.clients.relays import Relays
 from muster.environments.scoring import Scorers
 from muster.errors import CheckError, MismatchError, MusterError
 from muster.models.files import load_tokenizer, tokenizer_hash
+from muster.models.weights import check_scale
 from muster.protocol.draws import Draw
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.terms import Terms
@@ -190,8 +191,8 @@ class CheckpointFetcher:
     async def get(self, step: int) -> Path:
         """Return the folder of a step's checkpoint, verified against the chain.
 
-        Raises as `muster.shardcast.fetch` and `Relays.urls`, and MismatchError when it is not of the model that the
-        terms promise.
+        Raises as `muster.shardcast.fetch` and `Relays.urls`, MismatchError when it is not of the model that the terms
+        promise, and MalformedError when no work of it could be judged.
         """
         return await self._get(step, await self._anchored(step))
 
@@ -207,6 +208,7 @@ class CheckpointFetcher:
             newest = list(self._newest.values())
             await asyncio.to_thread(prune, self.folder, self.kept, newest)
         await asyncio.to_thread(check_fixed, path, step, self.terms)
+        await asyncio.to_thread(check_scale, path, self.terms.temperature)
         self._verified[step] = root, path
         return path
 

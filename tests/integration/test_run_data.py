@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,41 @@ import torch
 from muster.clients.relays import Relays
 from muster.clients.run_data import NEWEST, CheckpointFetcher
 from muster.contracts import runs
-from muster.errors import MismatchError
+from muster.errors import MalformedError, MismatchError
 from muster.models.files import tokenizer_hash
 from muster.models.init import make_model, make_tokenizer, save_model
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.format.store import read_manifest, used, versions
 from muster.shardcast.publish import publish
 from muster.shardcast.retention import StepRetention
+from testbed import hostile_steps
 from testbed.chain.contracts import Deployment
 from testbed.runs.run_fixture import RunFixture
 from testbed.samples.models import SMALL, write_model
 from testbed.weights.checkpoints import keeping
 from testbed.weights.servers import odd_source
+
+
+async def test_a_step_whose_work_nobody_could_judge_reaches_no_engine(deployment: Deployment, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    promised = tokenizer_hash(folder)
+    run_fixture = await RunFixture.build(
+        tmp_path, deployment.settings, seed="loud", workers=(), tokenizer_hash=promised
+    )
+    served = tmp_path / "published"
+    async with run_fixture.chain("trainer") as trainer, run_fixture.local_chain() as dev, odd_source(served) as source:
+        terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[source[0]])
+        checkpoints = CheckpointFetcher(trainer, terms, Relays(settings, None, run_fixture.run), tmp_path / "node")
+        for step in range(2):
+            if step:
+                loud = partial(hostile_steps.loud, k=1e9)
+                folder = hostile_steps.save_hostile(folder, tmp_path / "loud", loud)
+            manifest = publish(folder, served, run_fixture.run, step, shard_bytes=1 << 20, keep=4)
+            await dev.advance(2)
+            await trainer.send(runs.publish_checkpoint(run_fixture.run, step, manifest.root, bytes(32)))
+        await checkpoints.get(0)
+        with pytest.raises(MalformedError, match="the last norm times the head"):
+            await checkpoints.get(1)
 
 
 async def test_a_step_whose_stop_token_was_changed_reaches_no_engine(deployment: Deployment, tmp_path: Path) -> None:

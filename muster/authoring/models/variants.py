@@ -16,12 +16,9 @@ import torch
 from safetensors.torch import save_file
 
 from muster.errors import ConfigError
-from muster.models.weights import read_weights
+from muster.models.weights import FINAL_NORM, read_weights
 
 Change = Callable[[torch.Tensor], torch.Tensor]
-
-FINAL_NORM: Final = "model.norm.weight"
-"""The gain behind a Llama's or Qwen's last layer: logits are in proportion to it."""
 
 _FP8_LARGEST: Final = 448.0
 """Of float8_e4m3."""

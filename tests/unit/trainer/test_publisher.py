@@ -9,20 +9,24 @@ from typing import Any, cast
 
 import pytest
 import structlog
+import torch
+from safetensors.torch import save_file
 
 from muster.errors import (
     ChainError,
     ConfigError,
+    MalformedError,
     MismatchError,
     MusterError,
     RevertError,
     UnfundedError,
     UnreachableError,
 )
+from muster.models.weights import FINAL_NORM
 from muster.settings.schema import Settings
 from muster.shardcast.format.store import described
 from testbed.samples.commitments import rules
-from testbed.weights.checkpoints import write_step
+from testbed.samples.models import nudge, write_model
 from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
 from trainer.launch import serve
@@ -62,6 +66,7 @@ def model_in(folder: Path) -> Path:
     model = folder / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
+    save_file({FINAL_NORM: torch.ones(2), "lm_head.weight": torch.ones(4, 2)}, model / "model.safetensors")
     return model
 
 
@@ -80,6 +85,14 @@ async def test_a_step_that_the_chain_does_not_take_now_is_published_later(tmp_pa
         CheckpointMetadata(step=3, batch_root=NO_BATCH), model_in(tmp_path), None
     )
     assert len(chain.published) == 1
+
+
+async def test_a_step_that_every_node_would_refuse_is_not_published(tmp_path: Path) -> None:
+    chain, model = Chain(), model_in(tmp_path)
+    save_file({FINAL_NORM: torch.tensor([1.0, 1e9]), "lm_head.weight": torch.ones(4, 2)}, model / "model.safetensors")
+    with pytest.raises(MalformedError, match="the last norm times the head"):
+        await publisher_on(chain, tmp_path).publish(CheckpointMetadata(step=3, batch_root=NO_BATCH), model, None)
+    assert (chain.published, (tmp_path / "weights").exists()) == ([], False)
 
 
 async def test_step_that_a_reorg_dropped_is_published_again(tmp_path: Path) -> None:
@@ -180,7 +193,8 @@ async def test_a_precision_that_nothing_would_compute_in_is_refused(monkeypatch:
 async def test_a_step_says_what_it_and_its_difference_weigh(tmp_path: Path) -> None:
     sizes = []
     for step in range(2):
-        checkpoint = write_step(tmp_path / f"checkpoint-{step}", step)
+        checkpoint = write_model(tmp_path / f"checkpoint-{step}")
+        nudge(checkpoint, step, tensors=2 * step)
         chain = Chain()
         chain.steps = step
         publisher = publisher_on(chain, tmp_path)
