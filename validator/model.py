@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, replace
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,14 +15,14 @@ from muster.clients.run_data import CheckpointFetcher
 from muster.errors import MusterError, UnreachableError
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
-from muster.verification.bundles import MAX_ROWS, ReplayedRow
+from muster.verification.bundles import ReplayedRow
 from muster.verification.checks import Finding
 from muster.verification.devices import check_device
-from muster.verification.judging import judge
+from muster.verification.judging import Measurement, judge, judge_stable
 from muster.verification.pools import HONEST_DRAWS
 from muster.verification.profiles import Profile
-from muster.verification.statistics import RowSums
-from validator.replay import DEVICE, Replayer, spread_share
+from muster.verification.statistics import RowSums, TokenErrors, scaled_errors
+from validator.replay import DEVICE, Replayer, RowErrors, spread_share
 
 _log = telemetry.logger("validator")
 
@@ -60,7 +60,16 @@ class Model:
         The rows must have passed the static checks. Raises UnreachableError when the weights cannot be fetched or the
         model is broken: that says nothing about the rows.
         """
-        return await self._with_weights(step, rollouts, replay_rows)
+        blamed = False
+
+        def work(replayer: Replayer, rows: list[Rollout]) -> list[ReplayedRow]:
+            """Replay some of the rows; one that stays blamed ends the search for another."""
+            nonlocal blamed
+            judged = replay_rows(replayer, rows, blame=not blamed)
+            blamed = blamed or any(row.finding is not None and row.finding.accuse for row in judged)
+            return judged
+
+        return await self._with_weights(step, rollouts, work)
 
     async def honest_sums(self, step: int, rollouts: Sequence[Rollout]) -> list[RowSums]:
         """Return what an honest machine's rows in the contexts of these would add to a pool. Raises as `replay`."""
@@ -100,63 +109,58 @@ def _turns(rollouts: Sequence[Rollout]) -> Iterator[list[Rollout]]:
         yield [rollout for _, rollout in turn]
 
 
-def replay_rows(replayer: Replayer, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
+def replay_rows(replayer: Replayer, rollouts: Sequence[Rollout], *, blame: bool = True) -> list[ReplayedRow]:
     """Measure and judge the rows under the loaded weights, in order.
 
-    A row is blamed only where honest machines agree on it. The clearest such row decides: the others' findings lead to
-    no accusation. At most as many rows as evidence shows are asked about.
+    A row is blamed only by tokens on which honest machines agree. The clearest such row decides: the others' findings
+    lead to no accusation. None does without `blame`.
     """
     # 1. What is wrong with each by itself.
     profile = replayer.profile
-    measured = replayer.replay(rollouts)
+    errors = replayer.errors(rollouts)
+    measured = [Measurement.of(row.errors, profile, row.position, row.detail) for row in errors]
     alone = [judge([row], profile) for row in measured]
     rows = [
         ReplayedRow(finding, row.sums, beyond=finding is not None and finding.accuse)
         for finding, row in zip(alone, measured, strict=True)
     ]
-    found = [(i, row.finding) for i, row in enumerate(rows) if row.finding is not None]
+    accusing = [(i, row.finding) for i, row in enumerate(rows) if row.finding is not None and row.finding.accuse]
 
-    # 2. Whether honest machines agree on it.
-    stands = False
-    for place, (i, finding) in enumerate(sorted(found, key=_clearest_first)):
-        share = 0.0
-        if not stands and place < MAX_ROWS:
-            share = honest_share(replayer, rollouts[i])
-            stands = share < 1.0
-            if stands:
-                continue
-        fault = f"the step is at fault: honest machines differ by {share:.1f} limits on this row" if share else ""
+    # 2. What is wrong with it where honest machines agree.
+    for i, finding in sorted(accusing, key=_clearest_first):
+        stays, fault = blamed_for(replayer, rollouts[i], errors[i]) if blame else (None, "")
         detail = "; ".join(filter(None, (finding.detail, fault)))
-        rows[i] = replace(rows[i], finding=replace(finding, accuse=False, detail=detail), fault=fault)
+        rows[i] = replace(rows[i], finding=stays or replace(finding, accuse=False, detail=detail), fault=fault)
+        blame = blame and stays is None
     return rows
 
 
-def _clearest_first(found: tuple[int, Finding]) -> tuple[bool, float]:
-    """Sort what accuses before what only rejects, then the worst first."""
+def _clearest_first(found: tuple[int, Finding]) -> float:
+    """Sort the worst first."""
     finding = found[1]
     assert finding.measured is not None, "a replay check measures something"
     assert finding.threshold
-    return not finding.accuse, -min(finding.measured / finding.threshold, sys.float_info.max)
+    return -min(finding.measured / finding.threshold, sys.float_info.max)
 
 
-def honest_share(replayer: Replayer, rollout: Rollout) -> float:
-    """Return what share of a rejecting limit honest machines differ by in a row's context: from 1.0 on it is rejected.
-
-    The limits that accuse are twice as far out, so that an honest row which reaches one is of such a context.
-    """
+def blamed_for(replayer: Replayer, rollout: Rollout, row: RowErrors) -> tuple[Finding | None, str]:
+    """Return what accuses a row by tokens on which honest machines agree, or else None and why its step is at fault."""
     tokens = len(rollout.prompt_tokens) + len(rollout.completion_tokens)
-    most, draws, share = max(_DRAWS_AT_ONCE, min(DRAWS, _DRAW_TOKENS // tokens)), 0, 0.0
-    while draws < most and share < 1.0:
-        spreads = replayer.spread([rollout] * _DRAWS_AT_ONCE)
-        share = max(share, *(spread_share(spread, replayer.profile) for spread in spreads))
-        draws += _DRAWS_AT_ONCE
-    return share
+    most = max(_DRAWS_AT_ONCE, min(DRAWS, _DRAW_TOKENS // tokens))
+    draws: list[TokenErrors] = []
+    for some in islice(replayer.spread(rollout, _DRAWS_AT_ONCE), -(-most // _DRAWS_AT_ONCE)):
+        draws += some
+        finding = judge_stable(row.errors, draws, replayer.profile, row.position, row.detail)
+        if finding is None or not finding.accuse:
+            share = max(spread_share(draw, replayer.profile) for draw in draws)
+            return None, f"the step is at fault: honest machines differ by {share:.1f} limits on this row"
+    return finding, ""
 
 
 def honest_sums(replayer: Replayer, rollouts: Sequence[Rollout]) -> list[RowSums]:
     """Return the most that a few honest machines' rows in the contexts of these would add to a pool, in order."""
-    draws = [replayer.spread(rollouts) for _ in range(HONEST_DRAWS)]
+    draws = [next(replayer.spread(row, HONEST_DRAWS)) for row in rollouts]
+    sums = [[scaled_errors(one, replayer.profile).sums(replayer.profile) for one in row] for row in draws]
     return [
-        RowSums(*(max(values, key=abs) for values in zip(*(astuple(one.sums) for one in row), strict=True)))
-        for row in zip(*draws, strict=True)
+        RowSums(*(max(values, key=abs) for values in zip(*(astuple(one) for one in row), strict=True))) for row in sums
     ]

@@ -4,8 +4,8 @@ One forward pass of transformers over prompt and completion gives all statistics
 sampling replay and the log-probabilities, its last hidden states the activations; `muster.verification.statistics` says
 how they are measured. It is the reference that evidence is judged by, because it runs on anyone's machine; it agrees
 with the worker's vLLM up to numerics, which the profile's limits allow for. On weights that are made for it numerics
-exceed every limit: a second pass, in perturbed arithmetic, measures a row's *honest spread*, how far off another honest
-machine's claims would be in its context.
+exceed every limit: passes in perturbed arithmetic measure a row's *honest spread*, how far off other honest machines
+are on each of its tokens, as it claims them.
 
 Measuring needs the model, judging (`judge`) is pure. Rollouts must have passed the static checks of
 `muster.verification.checks`: their tokens are in the vocabulary, and there is at least one.
@@ -13,10 +13,9 @@ Measuring needs the model, judging (`judge`) is pure. Rollouts must have passed 
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
@@ -30,14 +29,14 @@ from muster.models.matmul import choose_matmul
 from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
 from muster.proofs.projection import Comparison, compare_proofs, make_proofs
-from muster.proofs.seeded_sampling import chosen_logprobs, gumbel, measure, scale
+from muster.proofs.seeded_sampling import measure
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import sampled_mask
 from muster.settings.schema import MatmulSetting
 from muster.verification.devices import check_device
 from muster.verification.judging import Measurement
 from muster.verification.profiles import STATISTICS, Profile
-from muster.verification.statistics import RowStatistics, TokenErrors, TokenScores
+from muster.verification.statistics import TokenErrors, TokenScores, scaled_errors
 
 _set_threads = torch.set_num_threads
 """Kept from before vLLM, should it be in the same process, replaces it by something that does nothing."""
@@ -50,8 +49,6 @@ _PASS_TOKENS: Final = 1024
 so large that the system maps each again; at 113M parameters a seventh of the time went into page faults."""
 _LOGITS_AT_ONCE: Final = 1 << 25
 """Logits computed at a time: 128 MiB of float32."""
-_LARGEST_STATE: Final = 1e30
-"""States beyond this have projections that are no numbers."""
 
 T = TypeVar("T")
 
@@ -133,16 +130,15 @@ class Replayer:
         """Measure the rollouts under the loaded weights, in order: infinite where the model computes no numbers."""
         return [self._measured(row) for row in self.errors(rollouts)]
 
-    def spread(self, rollouts: Sequence[Rollout]) -> list[Measurement]:
-        """Measure the honest spread of each rollout's context, in order: infinite where that is no number."""
-        found = []
-        for row, near in self._batched(rollouts, self._spread):
-            spread = replace(self._measured(row), gap_worst=self._measured(near).gap_worst)
-            if math.isinf(spread.gap_worst):
-                sums = replace(spread.sums, gaps=math.inf, states=math.inf, squares=math.inf, signed=math.inf)
-                spread = replace(spread, sums=sums)
-            found.append(spread)
-        return found
+    def spread(self, rollout: Rollout, at_once: int = 1) -> Iterator[list[TokenErrors]]:
+        """Yield without end, `at_once` at a time, how far off other honest machines are on the tokens of a row.
+
+        What this machine makes of the row is computed once.
+        """
+        rows, places = [rollout] * at_once, sampled_places([rollout])
+        own, here = self._own(rollout, places)
+        while True:
+            yield self._differences(own, here, rows, places * at_once)
 
     def errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
         """Return what `replay` makes its statistics of, in order."""
@@ -154,24 +150,22 @@ class Replayer:
     @torch.inference_mode()
     def _batched(self, rollouts: Sequence[Rollout], work: Callable[[list[Rollout]], list[T]]) -> list[T]:
         """Return the work of all rollouts, in order, that is done on some of about one length at a time."""
-        pin_numerics()
-        _set_threads(self.threads)
+        self._prepare()
         found: dict[int, T] = {}
         for batch in _batches(rollouts):
             found.update(zip(batch, work([rollouts[i] for i in batch]), strict=True))
         return [found[i] for i in range(len(rollouts))]
 
+    def _prepare(self) -> None:
+        pin_numerics()
+        _set_threads(self.threads)
+
     def _errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
         """Compare the rollouts with what one forward pass says of them."""
+        # 1. Each sampled token scored from its last hidden state.
         places = sampled_places(rollouts)
-        return self._compare(self._states(rollouts, places), rollouts, places)
-
-    def _compare(
-        self, states: torch.Tensor, rollouts: Sequence[Rollout], places: Sequence[np.ndarray]
-    ) -> list[RowErrors]:
-        """Compare what the rollouts claim with what follows from the states behind their sampled tokens."""
-        # 1. Each token scored from its last hidden state.
         lengths = list(map(len, places))
+        states = self._states(rollouts, places)
         scores = self._score(states, rollouts, places)
 
         # 2. The proofs against the states.
@@ -188,67 +182,38 @@ class Replayer:
             for rollout, comparison, length, end in zip(rollouts, comparisons, lengths, ends, strict=True)
         ]
 
-    def _spread(self, rollouts: Sequence[Rollout]) -> list[tuple[RowErrors, RowErrors]]:
-        """Return how far off another honest machine's claims are, and how far if each token were a near-tie.
+    @torch.inference_mode()
+    def _own(self, rollout: Rollout, places: Sequence[np.ndarray]) -> tuple[torch.Tensor, TokenScores]:
+        """Return the states behind a row's sampled tokens, [T, H], and their scores."""
+        self._prepare()
+        states = self._states([rollout], places)
+        return states, self._score(states, [rollout], places)
 
-        A row with a near-tie may be measured where the others' tokens are not near to any: so a token's gap is, in the
-        second, what the two machines' differences between its two best candidates are apart.
+    @torch.inference_mode()
+    def _differences(
+        self, own: torch.Tensor, here: TokenScores, rows: Sequence[Rollout], places: Sequence[np.ndarray]
+    ) -> list[TokenErrors]:
+        """Return how far off other machines, one for each of these equal rows, are from own states and scores.
+
+        An honest token's gap is 0 on the machine that sampled it: what machines' gaps differ by explains as much of it.
         """
-        # 1. The states on both machines.
-        places = sampled_places(rollouts)
-        own = self._states(rollouts, places)
+        # 1. What they compute of the row as it is claimed.
+        self._prepare()
         with perturbing(self.model):
-            others = self._states(rollouts, places)
-        sound = (others.abs() <= _LARGEST_STATE).all(dim=1)
+            states = self._states(rows, places)
+            there = self._score(states, rows, places)
+        sound = _numbers(there) & np.tile(_numbers(here), len(rows))
 
-        # 2. What the other one claims: proofs, and of each token's two best candidates the one that it is not here.
-        ends = np.cumsum(list(map(len, places)))[:-1]
-        seeds = [rollout.seed for rollout in rollouts]
-        states = others.masked_fill(~sound[:, None], 0.0).tensor_split(ends.tolist())
-        proofs = make_proofs(states, seeds)
-        rivals, logprobs, flipped, apart = self._rivals(own, others, seeds, places)
-        apart[~sound.numpy()] = np.inf
-        claims = zip(rollouts, places, proofs, np.split(rivals, ends), np.split(logprobs, ends), strict=True)
-        claimed = []
-        for row, sampled, proof, tokens, values in claims:
-            completion = row.completion_tokens.astype(np.int64)
-            completion[sampled] = tokens
-            claimed.append(replace(row, proof=proof, completion_tokens=completion, logprobs=values))
-
-        # 3. How that looks from here.
-        found = []
-        parts = zip(np.split(flipped, ends), np.split(apart, ends), strict=True)
-        for row, (other, gaps) in zip(self._compare(own, claimed, places), parts, strict=True):
-            if not np.isfinite(gaps).all():
-                row = replace(row, errors=_no_numbers(row.errors))
-                found.append((row, row))
-                continue
-            real = np.where(other, row.errors.gaps, np.float32(0))
-            found.append(tuple(replace(row, errors=replace(row.errors, gaps=values)) for values in (real, gaps)))
-        return found
-
-    def _rivals(
-        self, own: torch.Tensor, others: torch.Tensor, seeds: Sequence[int], places: Sequence[np.ndarray]
-    ) -> tuple[np.ndarray, ...]:
-        """Return of each sampled token, [sampled tokens], the best candidate here that is not the one sampled here.
-
-        Or the one that is sampled from the other machine's states, where that is another: int64; its log-probability
-        there, whether it is sampled there, and how far the two candidates moved against each other.
-        """
-        keys = torch.from_numpy(np.repeat(np.array(seeds, dtype=np.int64), list(map(len, places))))
-        positions, found = torch.from_numpy(np.concatenate(places)), []
-        for part in torch.arange(len(keys)).split(max(1, _LOGITS_AT_ONCE // self.vocabulary)):
-            here = scale(self._head(own[part]), self.temperature)
-            with perturbing(self.model):
-                there = scale(self._head(others[part]), self.temperature)
-            noise = gumbel(keys[part], positions[part], self.vocabulary)
-            sampled, second = (noise + here).topk(2, dim=1).indices.unbind(1)
-            other = (noise + there).argmax(dim=1)
-            rivals = torch.where(other == sampled, second, other)
-            pair = torch.stack([rivals, sampled], dim=1)
-            apart = (there - here).gather(1, pair).diff(dim=1)[:, 0].abs()
-            found.append((rivals, chosen_logprobs(there, rivals), other != sampled, apart))
-        return tuple(torch.cat(column).numpy() for column in zip(*found, strict=True))
+        # 2. What they would claim, and how that looks from here.
+        seeds = [row.seed for row in rows]
+        parts = states.masked_fill(~torch.from_numpy(sound)[:, None], 0.0).tensor_split(len(rows))
+        comparisons = compare_proofs(make_proofs(parts, seeds), [own] * len(rows), seeds)
+        scores = {name: np.tile(values, len(rows)) for name, values in vars(here).items()}
+        scores["gaps"] = np.abs(np.where(sound, there.gaps, 0) - np.where(sound, scores["gaps"], 0))
+        distances = np.concatenate([one.distances for one in comparisons])
+        errors = TokenErrors(**scores, claimed=there.logprobs, states=distances)
+        errors = _where_numbers(sound, errors, claimed=np.nan, states=np.inf)
+        return [errors.at(part) for part in np.split(np.arange(len(sound)), len(rows))]
 
     def _states(self, rollouts: Sequence[Rollout], places: Sequence[np.ndarray]) -> torch.Tensor:
         """Compute the last hidden state behind the completion tokens at these places: [sampled tokens, H]."""
@@ -291,27 +256,32 @@ class Replayer:
 
 def _row(rollout: Rollout, comparison: Comparison, scores: TokenScores, tokens: slice) -> RowErrors:
     """Return the errors of one row, whose tokens' scores are those in the slice."""
-    said = {name: values[tokens] for name, values in vars(scores).items()}
-    logprobs = said["logprobs"]
-    errors = TokenErrors(
-        **said,
-        claimed=rollout.logprobs if len(rollout.logprobs) == len(logprobs) else np.full_like(logprobs, np.nan),
-        states=comparison.distances,
-    )
-    if not all(np.isfinite(values).all() for values in said.values()):
-        errors = _no_numbers(errors)
+    said = TokenScores(**{name: values[tokens] for name, values in vars(scores).items()})
+    right = len(rollout.logprobs) == len(said.logprobs)
+    claimed = rollout.logprobs if right else np.full_like(said.logprobs, np.nan)
+    errors = TokenErrors(**vars(said), claimed=claimed, states=comparison.distances)
+    errors = _where_numbers(_numbers(said), errors, claimed=-1.0, states=0.0)
     return RowErrors(errors, rollout.position, comparison.problem)
 
 
-def _no_numbers(errors: TokenErrors) -> TokenErrors:
-    """Return the errors of a row on which the model computes no numbers: infinite gaps, and nothing to compare."""
-    nothing, infinite = np.zeros_like(errors.gaps), np.full_like(errors.gaps, np.inf)
-    return TokenErrors(infinite, nothing - 1, nothing, nothing, nothing, claimed=nothing - 1, states=nothing)
+def _numbers(scores: TokenScores) -> np.ndarray:
+    """Return of which tokens the model computes numbers: bool [T]."""
+    return np.logical_and.reduce([np.isfinite(values) for values in vars(scores).values()])
 
 
-def spread_share(spread: RowStatistics, profile: Profile) -> float:
-    """Return the largest share of a rejecting limit that a row's honest spread is."""
-    return max(getattr(spread, name) / getattr(profile, name).reject for name in STATISTICS)
+def _where_numbers(sound: np.ndarray, errors: TokenErrors, *, claimed: float, states: float) -> TokenErrors:
+    """Put an infinite gap, this claim and this distance in place of tokens that are not sound, bool [T]."""
+    others = {"gaps": np.inf, "logprobs": -1.0, "gap_scales": 0.0, "logprob_scales": 0.0, "magnitudes": 0.0}
+    others |= {"claimed": claimed, "states": states}
+    return TokenErrors(
+        **{name: np.where(sound, values, np.float32(others[name])) for name, values in vars(errors).items()}
+    )
+
+
+def spread_share(errors: TokenErrors, profile: Profile) -> float:
+    """Return the largest share of a rejecting limit that the errors of a row's tokens come to."""
+    row = scaled_errors(errors, profile).statistics()
+    return max(getattr(row, name) / getattr(profile, name).reject for name in STATISTICS)
 
 
 def _batches(rollouts: Sequence[Rollout]) -> Iterator[list[int]]:

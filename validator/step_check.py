@@ -18,7 +18,7 @@ from muster.verification.calibration import UNIT_MARGIN
 from muster.verification.calibration_document import narrowed
 from muster.verification.pools import UNIT_TOKENS, unit_statistics
 from muster.verification.profiles import PROFILES, Profile
-from muster.verification.statistics import NOTHING
+from muster.verification.statistics import NOTHING, scaled_errors
 from muster.verification.step_checks import MAX_LINE, StepAnswer, StepQuestion
 from validator.replay import Replayer, spread_share
 
@@ -40,14 +40,15 @@ def check(replayer: Replayer, profile: Profile, rows: Sequence[Rollout], seconds
         if measured >= least and (time.monotonic() - begun) * (measured + 1) / measured > seconds:
             break
         measured += 1
-        [mine], [spread] = replayer.replay([row]), replayer.spread([row])
-        for words, found in (("rows of this machine are off by", mine), ("honest machines differ by", spread)):
+        [mine], [spread] = replayer.errors([row]), next(replayer.spread(row))
+        for words, found in (("rows of this machine are off by", mine.errors), ("honest machines differ by", spread)):
             if not (share := spread_share(found, profile)) < TOLERATED[profile.dtype]:
                 faults, least = faults + 1, measured + 1
                 if faults >= min(FAULTS, len(rows)):
                     return StepAnswer(rows=measured, fault=f"{words} {share:.2f} of what rejects a row")
                 break
-        own, honest = own + mine.sums, honest + spread.sums
+        own += scaled_errors(mine.errors, profile).sums(profile)
+        honest += scaled_errors(spread, profile).sums(profile)
     if own.tokens >= UNIT_TOKENS:
         for words, sums in (("this machine's rows", own), ("honest machines' rows", honest)):
             for name, value in unit_statistics(sums).items():

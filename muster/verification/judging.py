@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
 
 from muster.protocol.reasons import ROW_STATISTICS
 from muster.verification.checks import Finding
@@ -45,6 +47,33 @@ def worst_statistic(rows: Sequence[Measurement], profile: Profile) -> tuple[str,
     """Return the name and value of what has the largest share of the limit that rejects. There is at least one row."""
     values = [(name, getattr(row, name)) for row in rows for name in STATISTICS]
     return max(values, key=lambda one: one[1] / getattr(profile, one[0]).reject)
+
+
+def judge_stable(
+    errors: TokenErrors, draws: Sequence[TokenErrors], profile: Profile, position: int, detail: str = ""
+) -> Finding | None:
+    """Return what is wrong with a row by its tokens on which honest machines agree; None where nothing is.
+
+    draws: the honest spread, one per machine. A token is left out where one of them is off by a limit that rejects, and
+    a statistic of the others where they reach its limit together.
+    """
+    stable = ~np.any([_unstable(draw, profile) for draw in draws], axis=0)
+    if not stable.any():
+        return None
+    spread = [scaled_errors(draw.at(stable), profile).statistics() for draw in draws]
+    measured = Measurement.of(errors.at(stable), profile, position, detail)
+    for name in STATISTICS:
+        if not max(getattr(one, name) for one in spread) < getattr(profile, name).reject:
+            measured = replace(measured, **{name: 0.0})
+    return judge([measured], profile)
+
+
+def _unstable(draw: TokenErrors, profile: Profile) -> np.ndarray:
+    """Return on which tokens a machine is off by a limit that rejects: bool [T]."""
+    scaled = scaled_errors(draw, profile)
+    sure = scaled.gaps < profile.gap_worst.reject
+    sure &= np.abs(scaled.logprobs) < profile.logprob_worst.reject
+    return ~(sure & (scaled.states < profile.activation.reject**2))
 
 
 def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from operator import add
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -92,6 +92,10 @@ class TokenErrors(TokenScores):
     """Claimed log-probabilities."""
     states: np.ndarray
     """Squared relative distance of each state by the activation proof; infinite where that cannot be compared."""
+
+    def at(self, places: np.ndarray) -> Self:
+        """Return the errors of the tokens at these places: a mask, or indices."""
+        return type(self)(**{name: values[places] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)

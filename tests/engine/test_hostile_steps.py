@@ -14,14 +14,19 @@ from muster.models.arithmetic import computing
 from muster.models.files import load_tokenizer
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings, WorkerSettings
+from muster.verification.checks import Finding
 from muster.verification.judging import judge
-from muster.verification.profiles import CPU_FP32, STATISTICS
+from muster.verification.profiles import CPU_FP32
+from muster.verification.rules import ModelFacts
+from muster.verification.statistics import CLIP
 from muster.verification.step_checks import StepAnswer
 from testbed.adversaries.lab import AdversaryLab
 from testbed.hostile_steps import Maker, broken, hostile_steps, save_hostile
 from testbed.suite.engine_types import Requests, UsingWeights
-from validator.model import honest_share, replay_rows
-from validator.replay import Replayer
+from testbed.unrun_rows import unrun_rows
+from validator import model
+from validator.model import blamed_for, honest_sums, replay_rows
+from validator.replay import Replayer, RowErrors, spread_share
 from validator.step_check import check
 from worker.context import WorkerContext
 from worker.engine import Engine
@@ -35,6 +40,7 @@ ACCUSED_WITHOUT = (
     "cancelling blocks of 16 neurons, 1e+06",
     "cancelling neurons of the first layer, 1e+06",
     "rare neurons, 1e+06",
+    "rare and loud channel, 1e+22",
 )
 """Steps on which honest rows would be accused if validators did not measure their spread."""
 
@@ -62,22 +68,22 @@ def test_honest_rows_of_hostile_step_are_not_accused(
         replayer.load_weights(hostile)
         for arithmetic in ("", "split sums"):
             with computing(replayer.model, arithmetic):
-                blamed = [finding for row in replayer.replay(rows) if (finding := judge([row], CPU_FP32))]
-                judged = replay_rows(replayer, rows)
-            assert any(finding.accuse for finding in blamed), "the step is not hostile enough to test anything"
-            assert not any(row.finding.accuse for row in judged if row.finding)
-            faults = [row.fault for row in judged if row.fault]
-            assert faults
-            assert all(fault.startswith("the step is at fault: honest machines differ by ") for fault in faults)
+                alone = [judge(replayer.replay([row]), CPU_FP32) for row in rows]
+                judged = [replay_rows(replayer, [row])[0] for row in rows]
+            assert any(finding and finding.accuse for finding in alone), "the step is hostile enough to test anything"
+            for finding, row in zip(alone, judged, strict=True):
+                accused = finding is not None and finding.accuse
+                assert (row.finding is None, row.beyond) == (finding is None, accused)
+                assert row.finding is None or not row.finding.accuse
+                assert row.fault.startswith("the step is at fault: honest machines differ by ") == accused
 
 
 def test_on_a_usual_step_honest_machines_agree_and_cheats_are_accused(
     honest: list[Rollout], replayer: Replayer, model_dir: Path
 ) -> None:
     replayer.load_weights(model_dir)
-    assert max(honest_share(replayer, row) for row in honest[:8]) < 0.5
-    for spread in replayer.spread(honest[:64]):
-        assert all(getattr(spread, name) < 0.5 * getattr(CPU_FP32, name).reject for name in STATISTICS)
+    for row in honest[:32]:
+        assert max(spread_share(draw, CPU_FP32) for draw in next(replayer.spread(row, 8))) < 0.5
     row = next(row for row in honest if len(row.completion_tokens) > 2)
     tokens = row.completion_tokens.copy()
     tokens[1] = (tokens[1] + 1) % 90 + 8
@@ -106,6 +112,50 @@ def test_the_clearest_row_decides_and_no_other_accuses(
     assert [row.beyond for row in judged] == [False, True, True, True]
 
 
+def test_no_count_of_unstable_rows_drops_the_blame_of_another(
+    honest: list[Rollout], replayer: Replayer, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayer.load_weights(model_dir)
+    lies = [replace(row, proof=bytes(len(row.proof))) for row in honest[:12]]
+    asked: list[RowErrors] = []
+
+    def all_but_the_last(replayer: Replayer, row: Rollout, errors: RowErrors) -> tuple[Finding | None, str]:
+        asked.append(errors)
+        return blamed_for(replayer, row, errors) if len(asked) == len(lies) else (None, "honest machines differ")
+
+    monkeypatch.setattr(model, "blamed_for", all_but_the_last)
+    judged = replay_rows(replayer, lies)
+    assert [row.finding.accuse for row in judged if row.finding].count(True) == 1
+    assert sum(row.fault == "honest machines differ" for row in judged) == 11
+
+
+def test_a_row_with_an_unstable_token_may_not_lie_elsewhere(
+    honest: list[Rollout], model_dir: Path, tmp_path: Path
+) -> None:
+    """On a step whose machines differ in the contexts of one token, which a worker can write."""
+    own = Replayer(model_dir, CPU_FP32, 1.0)
+    own.load_weights(save_hostile(model_dir, tmp_path / "hostile", makers(model_dir)["rare neurons, 1e+06"]))
+    [token] = load_tokenizer(model_dir)("7", add_special_tokens=False)["input_ids"]
+    rows = [row for row in honest if len(row.completion_tokens) >= 8][:8]
+    for row in rows:
+        tokens = row.completion_tokens.copy()
+        tokens[4] = token
+        lie = replace(row, completion_tokens=tokens, proof=bytes(len(row.proof)))
+        assert max(spread_share(draw, CPU_FP32) for draw in next(own.spread(lie, 8))) > 1, "the row is unstable"
+        [judged] = replay_rows(own, [lie])
+        assert judged.finding is not None
+        assert judged.finding.accuse
+
+
+def test_rows_that_no_model_wrote_are_accused(replayer: Replayer, honest: list[Rollout], model_dir: Path) -> None:
+    replayer.load_weights(model_dir)
+    ids = [0, 1, 2, 3, 9, 50, replayer.vocabulary - 1]
+    for row in unrun_rows(honest[0].prompt_tokens, min(ModelFacts.read(model_dir).stop_tokens), ids):
+        [judged] = replay_rows(replayer, [row])
+        assert judged.finding is not None
+        assert judged.finding.accuse
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_non_finite_weights_accuse_no_worker(
     value: float, honest: list[Rollout], model_dir: Path, tmp_path: Path
@@ -115,7 +165,9 @@ def test_non_finite_weights_accuse_no_worker(
     judged = replay_rows(own, honest[:4])
     assert all(row.finding is not None for row in judged)
     assert not any(row.finding.accuse for row in judged if row.finding)
-    assert all(np.isinf(one.sums.states) for one in own.spread(honest[:4])), "so that no pool leans by it"
+    for row, most in zip(honest[:4], honest_sums(own, honest[:4]), strict=True):
+        tokens = len(row.logprobs)
+        assert (most.tokens, most.states, most.gaps) == (tokens, tokens, CLIP * tokens), "so that no pool leans by it"
 
 
 # --- What a worker asks

@@ -35,7 +35,7 @@ async def test_a_replay_computes_on_as_many_threads_and_multiplies_as_the_settin
 
         def load_weights(self, folder: Path) -> None: ...
 
-        def replay(self, rollouts: list[Rollout]) -> list[Any]:
+        def errors(self, rollouts: list[Rollout]) -> list[Any]:
             return []
 
     class Checkpoints:
