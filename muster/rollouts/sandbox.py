@@ -27,10 +27,11 @@ from typing import BinaryIO, Final, NoReturn
 
 import numpy as np
 
-from muster.errors import MalformedError
+from muster.errors import MalformedError, UnreachableError
 from muster.rollouts.parquet import FileLimits, read_columns, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import one_span
+from muster.sandbox.walls import check_room, set_limit
 
 HEAD: Final = struct.Struct("<QIQdd")
 ANSWER: Final = struct.Struct("<BQ")
@@ -109,7 +110,13 @@ def parse_apart(data: bytes, limits: FileLimits, cpu_seconds: float, wall_second
     _, ending = os.waitpid(pid, 0)
     if isinstance(body, ParseRefusal):
         return body.status, body.why.encode()
-    return status_at_exit(ending, body, cpu_seconds)
+    status, said = status_at_exit(ending, body, cpu_seconds)
+    if status == ParseStatus.MALFORMED:
+        try:
+            check_room(_room(limits, len(data)))
+        except UnreachableError as error:  # where an honest file would have failed too
+            return ParseStatus.FAILED, str(error).encode()
+    return status, said
 
 
 def _parse_and_exit(data: bytes, limits: FileLimits, cpu_seconds: float, write_end: int) -> NoReturn:
@@ -135,11 +142,15 @@ def _parse_and_exit(data: bytes, limits: FileLimits, cpu_seconds: float, write_e
         os._exit(code)
 
 
+def _room(limits: FileLimits, size: int) -> int:
+    """Return the memory in bytes that parsing a file of `size` bytes may take."""
+    return SPARE_MEMORY + 2 * size + 5 * limits.decoded_bytes
+
+
 def _limit_self(limits: FileLimits, size: int, cpu_seconds: float) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    memory = pages * resource.getpagesize() + SPARE_MEMORY + 2 * size + 5 * limits.decoded_bytes
     seconds = max(1, round(cpu_seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    set_limit(resource.RLIMIT_AS, pages * resource.getpagesize() + _room(limits, size))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -29,6 +29,7 @@ FUEL_PER_SECOND: Final = 10**9
 SPARE_SECONDS: Final = 30.0
 START_SECONDS: Final = 60.0
 ATTEMPTS: Final = 2
+SHORT: Final = "is this machine short of memory or CPU? see ulimit -a, and vm.overcommit_memory"
 CLOSED: Final = "the sandbox was closed: this process is ending"
 _KEPT_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 
@@ -105,14 +106,16 @@ class _ScorerProcess:
                     self._end()
                     continue
                 return _outcome(status, min(fuel, scorer.fuel), body)
-        raise UnreachableError(
-            f"the process that scores did not answer ({reason})", hint="is this machine short of memory or CPU?"
-        )
+        raise UnreachableError(f"the process that scores did not answer ({reason})", hint=SHORT)
 
     def walls(self) -> tuple[str, ...]:
-        """Start the process if need be, and return its walls."""
+        """Start the process if need be, and return its walls. Raises UnreachableError where it does not start."""
         with self._lock:
-            self._start()
+            try:
+                self._start()
+            except (OSError, EOFError, TimeoutError) as error:
+                self._end()
+                raise UnreachableError(f"the process that scores did not start: {error}", hint=SHORT) from error
         return self._walls
 
     def close(self) -> None:
@@ -156,7 +159,10 @@ class _ScorerProcess:
         self._process = _start_apart(start)
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)  # or a write to one that hangs would hang too
-        _, _, walls = self._answer(self._process, time.monotonic() + START_SECONDS)
+        status, _, walls = self._answer(self._process, time.monotonic() + START_SECONDS)
+        if status == CallStatus.FAILED:
+            self._end()
+            raise UnreachableError(f"the process that scores did not start: {walls[:300].decode()}", hint=SHORT)
         self._walls = tuple(walls.decode().split(",")) if walls else ()
         return self._process
 

@@ -24,6 +24,7 @@ from muster.constants import MAX_FILE_BYTES
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError
 from muster.runtime.files import cache_folder, locked, private_folder, sha256_of, write_durably
 from muster.runtime.module_command import module_command
+from muster.sandbox.walls import set_limit
 
 BUILT: Final = Path(__file__).parent / "built"
 """Where scripts/build_component.py puts the one that it builds."""
@@ -122,9 +123,9 @@ def default_folder() -> Path:
 
 def compile_component(source: Path, target: Path) -> None:
     """Compile a component in this process, which limits itself first: the bytes may be a stranger's."""
-    resource.setrlimit(resource.RLIMIT_AS, (COMPILE_MEMORY, COMPILE_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CPU, (COMPILE_SECONDS, COMPILE_SECONDS))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    set_limit(resource.RLIMIT_AS, COMPILE_MEMORY)
+    set_limit(resource.RLIMIT_CPU, COMPILE_SECONDS)
+    set_limit(resource.RLIMIT_CORE, 0)
     from wasmtime.component import Component as Compiled
 
     from muster.sandbox.runtime import make_engine

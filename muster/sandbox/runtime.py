@@ -12,6 +12,7 @@ from wasmtime.component import Component, Linker
 
 from muster.errors import UnreachableError
 from muster.sandbox.scorer import MAX_RESULT_BYTES, STACK
+from muster.sandbox.walls import check_room
 
 STACK_BYTES: Final = 64 * 1024**2
 """Of WebAssembly code: enough for the deepest recursion that the guest allows, also through code written in C."""
@@ -20,7 +21,10 @@ THREAD_STACK_BYTES: Final = 2 * STACK_BYTES
 
 TABLE_ELEMENTS: Final = 1 << 20
 INSTANCES: Final = 1 << 10
-MEMORIES: Final = 16
+MEMORIES: Final = 1
+"""More would be bounded apart, and a call use several times what its manifest says."""
+SPARE_BYTES: Final = 128 * 1024**2
+"""Of the host beside a call's memory: copies of what goes in and comes out, tables."""
 
 
 def make_engine() -> Engine:
@@ -49,8 +53,15 @@ class Runtime:
     def call(self, function: str, payload: str, fuel: int, memory: int) -> tuple[str, int, str]:
         """Return (result, fuel used, why it was stopped); one of the two texts is empty.
 
-        Raises UnreachableError when the machine has no room for the instance.
+        Raises UnreachableError when the machine has no room for all that the call may use, before it or after it: the
+        call could have failed where it needed less.
         """
+        check_room(memory + SPARE_BYTES)
+        outcome = self._call(function, payload, fuel, memory)
+        check_room(memory + SPARE_BYTES)
+        return outcome
+
+    def _call(self, function: str, payload: str, fuel: int, memory: int) -> tuple[str, int, str]:
         store = Store(self._engine)
         store.set_fuel(fuel)
         store.set_limits(

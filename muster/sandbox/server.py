@@ -31,38 +31,49 @@ class CallStatus(enum.IntEnum):
 
 def serve(code: Path, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests until the other side closes its pipe."""
+    from wasmtime import WasmtimeError
+
     from muster.errors import UnreachableError
     from muster.sandbox.runtime import Runtime
+    from muster.sandbox.scorer import ScorerManifest
     from muster.sandbox.walls import close_behind
 
-    runtime = Runtime(code)
-    runtime.call("echo", "0", 10**9, 1 << 30)  # what is loaded on first use is loaded while it can be
-    walls = ",".join(close_behind())
-    answers.write(ANSWER.pack(CallStatus.RETURNED, 0, len(walls)) + walls.encode())
-    answers.flush()
+    try:
+        runtime = Runtime(code)
+        runtime.call("echo", "0", 10**9, ScorerManifest.memory)  # what is loaded on first use is loaded while it can be
+    except (UnreachableError, WasmtimeError, OSError, MemoryError) as error:
+        return _answer(answers, CallStatus.FAILED, 0, str(error))
+    _answer(answers, CallStatus.RETURNED, 0, ",".join(close_behind()))
     while len(head := requests.read(HEAD.size)) == HEAD.size:
         name, size, fuel, memory = HEAD.unpack(head)
         data = requests.read(name + size)
         if len(data) < name + size:
-            return
+            return None
         try:
             result, used, stopped = runtime.call(data[:name].decode(), data[name:].decode(), fuel, memory)
-            status = CallStatus.STOPPED if stopped else CallStatus.RETURNED
-            body = (stopped or result).encode(errors="replace")
+            _answer(answers, CallStatus.STOPPED if stopped else CallStatus.RETURNED, used, stopped or result)
         except UnreachableError as error:
-            status, used, body = CallStatus.FAILED, 0, str(error).encode()
-        answers.write(ANSWER.pack(status, used, len(body)) + body)
-        answers.flush()
+            _answer(answers, CallStatus.FAILED, 0, str(error))
+    return None
+
+
+def _answer(answers: BinaryIO, status: CallStatus, fuel: int, body: str) -> None:
+    data = body.encode(errors="replace")
+    answers.write(ANSWER.pack(status, fuel, len(data)) + data)
+    answers.flush()
 
 
 def main() -> None:
     """Serve in a thread whose stack WebAssembly has room on."""
-    from muster.sandbox.runtime import THREAD_STACK_BYTES
+    try:
+        from muster.sandbox.runtime import THREAD_STACK_BYTES
 
-    threading.stack_size(THREAD_STACK_BYTES)
-    thread = threading.Thread(target=serve, args=(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer))
-    thread.start()
-    thread.join()
+        threading.stack_size(THREAD_STACK_BYTES)
+        thread = threading.Thread(target=serve, args=(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer))
+        thread.start()
+    except (OSError, ImportError, MemoryError, RuntimeError) as error:
+        return _answer(sys.stdout.buffer, CallStatus.FAILED, 0, f"{type(error).__name__}: {error}")
+    return thread.join()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import os
 import platform
 import resource
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import muster
+from muster.errors import UnreachableError
 
 # --- System calls. Numbers and structures: Linux' asm/unistd_64.h, linux/filter.h, linux/seccomp.h, linux/audit.h.
 
@@ -65,16 +67,30 @@ DATA_BYTES: Final = 6 * 1024**3
 """Writable memory of the process: MAX_MEMORY of a call, what it returns, and the component itself, with room."""
 
 
+def set_limit(which: int, most: int) -> None:
+    """Limit this process for good: to `most`, or to less where it is already."""
+    hard = resource.getrlimit(which)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(which, (most, most))
+
+
+def check_room(size: int) -> None:
+    """Map so many bytes and give them back. Raises UnreachableError where this process cannot have them.
+
+    What runs out of memory here may not elsewhere, so that it shows nothing.
+    """
+    try:
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (OSError, MemoryError) as error:
+        raise UnreachableError(f"this machine gives the process no {size >> 20} MiB of memory: {error}") from error
+
+
 def close_behind() -> list[str]:
     """Give up what this process no longer needs, for good. Return the names of the walls that stand now."""
     walls = []
-    for name, limit in (
-        ("RLIMIT_DATA", DATA_BYTES),
-        ("RLIMIT_FSIZE", 0),
-        ("RLIMIT_CORE", 0),
-        ("RLIMIT_NPROC", 0),
-    ):
-        resource.setrlimit(getattr(resource, name), (limit, limit))
+    set_limit(resource.RLIMIT_DATA, DATA_BYTES)
+    for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE, resource.RLIMIT_NPROC):
+        set_limit(limit, 0)
     walls.append("rlimits")
     if _filter_system_calls():
         walls.append("seccomp")

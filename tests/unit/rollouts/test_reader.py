@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -85,6 +87,18 @@ async def test_a_list_bomb_is_refused(reader: RolloutReader) -> None:
 
 async def test_memory_is_limited(reader: RolloutReader) -> None:
     with pytest.raises(MalformedError, match=r"memory|bad_alloc|malloc|realloc"):
+        await reader.read(dictionary_bomb(), FileLimits(rows=1024, decoded_bytes=1 << 20))
+    await assert_reads_on(reader)
+
+
+async def test_no_file_is_blamed_where_machine_lacks_memory_for_honest_one(reader: RolloutReader) -> None:
+    """As under strict overcommit: by a limit set on the running process, below what the fork would set itself."""
+    await assert_reads_on(reader)
+    assert reader.server is not None
+    pages = int(Path(f"/proc/{reader.server.pid}/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + (32 << 20)
+    resource.prlimit(reader.server.pid, resource.RLIMIT_AS, (most, most))
+    with pytest.raises(UnreachableError):
         await reader.read(dictionary_bomb(), FileLimits(rows=1024, decoded_bytes=1 << 20))
     await assert_reads_on(reader)
 

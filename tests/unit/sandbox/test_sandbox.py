@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import resource
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow
 import pytest
@@ -15,7 +19,7 @@ from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
 from muster.runtime.files import private_folder
-from muster.sandbox import component
+from muster.sandbox import client, component
 from muster.sandbox.client import Sandbox
 from muster.sandbox.component import (
     BUILT_NAME,
@@ -93,6 +97,22 @@ def test_a_trap_is_the_calls_fault_whatever_the_component_calls_its_functions(tm
     assert (outcome.value, outcome.stopped) == (None, "trap")
 
 
+TWO_MEMORIES = MISLEADING.replace(
+    "(core instance $i", "(core module $n (memory 1)) (core instance $other (instantiate $n)) (core instance $i"
+).replace("call $failed_to_allocate_mmap i32.const 0", "i32.const 0")
+
+
+def test_call_has_one_memory_so_that_manifest_bounds_all_it_uses(tmp_path: Path):
+    outcomes = []
+    for text in (TWO_MEMORIES, TWO_MEMORIES.replace("(memory 1)", "")):
+        data = pyarrow.Codec("zstd").compress(bytes(wat2wasm(text)), asbytes=True)
+        name = "0x" + hashlib.sha256(data).hexdigest()
+        keep_component(name, data, tmp_path)
+        with Sandbox(tmp_path, tmp_path / "cache") as sandbox:
+            outcomes.append(sandbox.call(ScorerManifest(name, "any"), 1).stopped)
+    assert outcomes == ["trap", "result"]
+
+
 def test_a_process_that_was_killed_is_replaced(sandbox: Sandbox):
     assert sandbox.call(echo(), 1).value == 1
     [server] = sandbox._servers.values()  # noqa: SLF001
@@ -127,8 +147,93 @@ def test_a_process_that_cannot_start_is_this_machines_failure(tmp_path: Path):
     broken.mkdir(mode=0o700)
     good = compiled(local_component())
     (broken / good.name).write_bytes(b"not native code")
-    with Sandbox(cache=broken) as sandbox, pytest.raises(UnreachableError, match="did not answer"):
+    with Sandbox(cache=broken) as sandbox, pytest.raises(UnreachableError, match="did not start"):
         sandbox.call(echo(), 1)
+
+
+# --- A machine that gives less memory than a call may use
+
+
+ALLOCATES = {"kind": "stdin", "code": "print(len(bytearray(300 << 20)))", "input": ""}
+"""As the policy can write it: fine by a manifest's limit, and a MemoryError where the system refuses."""
+
+
+def process_of(sandbox: Sandbox) -> int:
+    """Return the id of the process that calls run in: the last one of those that start it."""
+    [server] = sandbox._servers.values()  # noqa: SLF001
+    pid = cast(subprocess.Popen[bytes], server._process).pid  # noqa: SLF001
+    while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        pid = int(children[-1])
+    return pid
+
+
+def kib_of(pid: int, field: str) -> int:
+    return int(re.findall(rf"{field}:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0])
+
+
+def leave(pid: int, size: int) -> None:
+    """Let a running process have so many bytes of writable memory more: what strict overcommit comes to."""
+    most = (kib_of(pid, "VmData") << 10) + size
+    resource.prlimit(pid, resource.RLIMIT_DATA, (most, most))
+
+
+def code(**limits: Any) -> ScorerManifest:
+    return ScorerManifest(local_component().hash, "code", **limits)
+
+
+@pytest.mark.parametrize("payload", [ALLOCATES, {"kind": "stdin", "code": "print(1)", "input": ""}])
+def test_call_that_machine_lacks_memory_for_is_no_result(payload: dict[str, str]):
+    """It raises MemoryError here and not elsewhere: nobody is accused by it. A call that needs little cannot tell."""
+    with Sandbox() as sandbox:
+        before = sandbox.call(code(), payload)
+        assert before.value["text"].strip() in ("314572800", "1")
+        leave(process_of(sandbox), 384 << 20)
+        with pytest.raises(UnreachableError, match="gives the process no 640 MiB of memory"):
+            sandbox.call(code(), payload)
+        by_manifest = sandbox.call(code(memory=128 << 20), ALLOCATES)
+        assert by_manifest.value == {"error": "MemoryError"}, "the manifest's own limit is the same everywhere"
+
+
+def test_call_in_which_memory_ran_short_is_no_result():
+    """What was there before the call was gone after it: any allocation in between may have failed."""
+    with Sandbox() as sandbox, ThreadPoolExecutor(1) as thread:
+        assert sandbox.call(code(fuel=10**9), {"kind": "stdin", "code": "while True: pass", "input": ""}).stopped
+        pid = process_of(sandbox)
+        begun = ticks_of(pid)
+        call = thread.submit(
+            sandbox.call, code(fuel=2 * 10**10), {"kind": "stdin", "code": "while True: pass", "input": ""}
+        )
+        wait_until(lambda: ticks_of(pid) > begun + 10)
+        leave(pid, 256 << 20)
+        with pytest.raises(UnreachableError, match="gives the process no 640 MiB of memory"):
+            call.result(BOUND)
+
+
+def ticks_of(pid: int) -> int:
+    """Return the processor time of a process, in hundredths of a second."""
+    return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        ("-d 300000", "gives the process no 640 MiB of memory"),
+        ("-v 3000000", "memory"),
+        ("-v 600000", "memory|thread"),
+        ("-v 60000", ""),
+    ],
+)
+def test_limit_too_low_to_start_is_refused_in_words(limit: str, says: str, monkeypatch: pytest.MonkeyPatch):
+    compiled(local_component())
+    monkeypatch.setattr(
+        client, "in_namespaces", lambda command, readable: ["sh", "-c", f'ulimit {limit}; exec "$@"', "sh", *command]
+    )
+    with Sandbox() as sandbox:
+        with pytest.raises(UnreachableError, match=f"the process that scores did not start: .*({says})") as caught:
+            sandbox.walls(local_component().hash)
+        assert "ulimit" in caught.value.hint
+        with pytest.raises(UnreachableError, match=f"({says})"):
+            sandbox.call(echo(), 1)
 
 
 def test_the_outer_walls_stand(sandbox: Sandbox):
