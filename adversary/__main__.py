@@ -8,6 +8,7 @@ well-formed and its rewards correct: only a replay shows what it did.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ class NoisyEngine(Engine):
 
     def load_weights(self, model_dir: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="muster-noisy-") as folder:
+            shutil.copyfile(model_dir / "config.json", Path(folder) / "config.json")
             save_file(dict(noisy(model_dir, NOISE[self.profile.dtype])), Path(folder) / "model.safetensors")
             super().load_weights(Path(folder))
 

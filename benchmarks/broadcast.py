@@ -44,6 +44,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import deltas, report
 from benchmarks.watched import Watch, expect, module, peer, started, tell, together
 from testbed.paths import ROOT
+from testbed.weights.checkpoints import NOISE_HEAD, noise_head
 
 CLIENTS = 4
 MOST_WARM = 8 << 30
@@ -82,6 +83,7 @@ class Setups:
         self.checkpoint.mkdir()
         self.file = self.checkpoint / "model.safetensors"
         with self.file.open("wb") as file:
+            file.write(noise_head(size + NOISE_HEAD))
             for _ in range(size // MIB):
                 file.write(os.urandom(MIB))
 

@@ -91,6 +91,7 @@ class Replayer:
         self._keep = keep
         self.weights: OrderedDict[tuple, dict[str, torch.Tensor]] = OrderedDict()
         self._loaded: tuple | None = None
+        self.load_weights(model_dir)  # by the one function that reads weights
 
     @property
     def vocabulary(self) -> int:

@@ -33,6 +33,7 @@ import torch
 from muster.errors import ConfigError, MusterError
 from muster.models.matmul import choose_matmul
 from muster.models.numerics import device_kind
+from muster.models.weights import weights_in
 from muster.protocol.terms import Terms
 from muster.protocol.turns.conversation import Conversation, TurnRules
 from muster.rollouts.spans import sampled_mask
@@ -162,8 +163,8 @@ class Generation:
 class Engine:
     """vLLM for one run.
 
-    Raises ConfigError when the model cannot be served or the profile is not for this kind of device, and EngineError
-    when a request does not fit.
+    Raises ConfigError when the model cannot be served or the profile is not for this kind of device, MalformedError
+    where its folder is no checkpoint (`weights_in`), and EngineError when a request does not fit.
     """
 
     def __init__(self, model_dir: Path, profile: Profile, limits: EngineLimits) -> None:
@@ -171,6 +172,7 @@ class Engine:
         self.profile = profile
         self.limits = limits
         self.stop_tokens = sorted(ModelFacts.read(model_dir).stop_tokens)
+        weights_in(model_dir)
         _set_threads(limits.threads)
         self.llm = start_vllm(model_dir, plain_arguments(model_dir, profile, limits) | own_arguments(limits))
         self._calls = 0
@@ -443,6 +445,7 @@ def own_arguments(limits: EngineLimits) -> dict[str, Any]:
     return {
         "logits_processors": ["worker.sampler:SeededSampler"],
         "worker_extension_cls": "worker.engine_extension.CaptureExtension",
+        "load_format": "muster",  # that module's CheckpointLoader
         "additional_config": {
             "muster": {"temperature": limits.temperature, "matmul": choose_matmul(limits.matmul, device_kind())}
         },

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import torch
+from vllm.model_executor.model_loader import register_model_loader
+from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS
 
 from muster.models.numerics import pin_numerics
@@ -26,11 +28,21 @@ from muster.shardcast.delta.contents import Fingerprint, fingerprints
 from worker.sampler import Capture, SeededSampler
 
 if TYPE_CHECKING:
+    from vllm.config import ModelConfig
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 _LAYER: Final = re.compile(r"(.+?\.\d+)\.")
 _ALONE: Final = ("embed_tokens", "norm", "lm_head")
 """Modules outside the layers that vLLM fuses with nothing."""
+
+
+@register_model_loader("muster")
+class CheckpointLoader(DefaultModelLoader):
+    """Reads the weights that an engine starts with, by the function that reads all later ones (`muster_load`)."""
+
+    def get_all_weights(self, model_config: ModelConfig, model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield name and tensor of everything in the checkpoint. Raises MalformedError as `read_weights`."""
+        return read_weights(Path(model_config.model))
 
 
 class CaptureExtension:

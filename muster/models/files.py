@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,11 @@ from muster.runtime.files import sha256_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+WEIGHTS: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+"""Names the file of each tensor where there are several: `model-00001-of-00002.safetensors` and so on."""
+PART: Final = re.compile(r"model-[0-9]{5}-of-([0-9]{5})\.safetensors")
 
 HUB_NAME: Final = re.compile(r"\w[\w.-]*/[\w.-]+")
 
@@ -35,6 +41,21 @@ FIXED_FILES: Final = (
 )
 """Whatever of these a folder has stays as it is while a run lasts: tokenizer, chat template, the model's configuration.
 Two processes that read different ones would judge the same work differently."""
+
+
+def checkpoint_problem(names: Iterable[str]) -> str:
+    """Return why files of these names are no checkpoint; "" when they are FIXED_FILES and the weights of one model."""
+    given = set(names) - set(FIXED_FILES)
+    parts = [part for part in map(PART.fullmatch, sorted(given)) if part]
+    whole = {WEIGHTS}
+    if parts and WEIGHTS not in given:
+        count = int(parts[0][1])
+        whole = {INDEX, *(f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1))}
+    if others := sorted(given - whole):
+        return f"the file name {others[0]!r} is none of a checkpoint with {parts[0][0] if INDEX in whole else WEIGHTS}"
+    if missing := sorted(whole - given):
+        return f"no safetensors, or not all of them: {missing[0]} is missing"
+    return ""
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

@@ -9,21 +9,73 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from muster.errors import MalformedError
+from muster.models.files import INDEX, checkpoint_problem
+from muster.models.safetensors import MAX_HEAD_BYTES, Tensor, pieces_of, tensors_of
+from muster.runtime.documents import unique
 
 if TYPE_CHECKING:
     import torch
+
+HEAD: Final = "lm_head.weight"
+EMBEDDING: Final = "model.embed_tokens.weight"
+
+_READ: Final = (".safetensors", ".json", ".jinja", ".model")
+"""Suffixes of what some program reads in a folder of a model."""
+_VERSION_FILE: Final = "manifest.json"
+"""Beside the files of a version that was fetched (`muster.shardcast`)."""
+
+
+def weights_in(folder: Path) -> dict[str, tuple[Path, Tensor]]:
+    """Return where each tensor of a checkpoint folder lies, by the heads of its files.
+
+    Raises MalformedError where two programs could read other weights out of the folder: for a file that some would read
+    and others not, a tensor that is there twice, an index that says otherwise than the heads, and a head that differs
+    from the embedding it is tied to.
+    """
+    shown = [path.name for path in folder.glob("[!.]*") if path.suffix in _READ and path.name != _VERSION_FILE]
+    if problem := checkpoint_problem(shown):
+        raise MalformedError(f"{folder}: {problem}", hint="muster model fetch copies what a checkpoint needs")
+    found: dict[str, tuple[Path, Tensor]] = {}
+    for path in (folder / name for name in sorted(shown) if name.endswith(".safetensors")):
+        try:
+            tensors = tensors_of(path)
+        except (OSError, ValueError) as error:
+            raise MalformedError(f"{path} is not a safetensors file: {error}") from error
+        for tensor in tensors:
+            if (first := found.setdefault(tensor.name, (path, tensor))[0]) != path:
+                raise MalformedError(f"{folder}: {tensor.name[:200]} is both in {first.name} and in {path.name}")
+    files = {name: path.name for name, (path, _) in found.items()}
+    if INDEX in shown and _said(folder / INDEX, "weight_map") != files:
+        raise MalformedError(f"{folder / INDEX} does not say which tensors the files hold")
+    is_untied = _said(folder / "config.json", "tie_word_embeddings") is False
+    if HEAD in found and not is_untied and not _equal(found[HEAD], found.get(EMBEDDING)):
+        raise MalformedError(f"{folder} has another {HEAD} than {EMBEDDING}, and its config.json does not untie them")
+    return found
+
+
+def _said(path: Path, key: str) -> object:
+    """Return the value of a key in a file of JSON; None where there is none, or the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return json.loads(file.read(MAX_HEAD_BYTES), object_pairs_hook=unique).get(key)
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+
+
+def _equal(one: tuple[Path, Tensor], other: tuple[Path, Tensor] | None) -> bool:
+    if other is None or (one[1].dtype, one[1].shape) != (other[1].dtype, other[1].shape):
+        return False
+    return all(a == b for a, b in zip(pieces_of(*one), pieces_of(*other), strict=True))
 
 
 def read_weights(model_dir: Path, only: Container[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and tensor of everything in the folder's safetensors files, or of the names in `only`, one at a time.
 
-    Raises MalformedError when there is none, or one that is not safetensors.
+    Raises MalformedError as `weights_in`, before the first, and for a file that is not safetensors.
     """
     from safetensors import SafetensorError, safe_open
 
-    files = sorted(model_dir.glob("*.safetensors"))
-    if not files:
-        raise MalformedError(f"no safetensors in {model_dir}")
+    files = dict.fromkeys(path for path, _ in weights_in(model_dir).values())
     for path in files:
         try:
             with safe_open(path, framework="pt") as tensors:
@@ -83,5 +135,5 @@ def read_head(model_dir: Path) -> torch.Tensor:
     raise MalformedError(f"no weights in {model_dir} are called {' or '.join(_HEADS)}")
 
 
-_HEADS: Final = ("lm_head.weight", "model.embed_tokens.weight")
+_HEADS: Final = (HEAD, EMBEDDING)
 """Where a model has none of the first name, or ties it to the second, it computes logits with the second."""

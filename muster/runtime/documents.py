@@ -43,6 +43,17 @@ def parse_json(kind: type[T] | TypeAdapter[T], data: bytes | str, what: str, lim
         raise MalformedError(f"not {what}: {first_problem(error)}", hint=hint) from error
 
 
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON: `object_pairs_hook`. Raises ValueError for a key that is there twice.
+
+    Readers differ in which of two counts.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object with a key twice")
+    return found
+
+
 def read_value(kind: type[T], value: object, what: str, hint: str = "") -> T:
     """Return a parsed document, such as TOML, as a value of `kind`. Raises as `parse_json`."""
     try:

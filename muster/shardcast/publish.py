@@ -20,7 +20,9 @@ from typing import Final
 from blake3 import blake3
 from pydantic import ValidationError
 
-from muster.errors import CheckError, StorageError, UsageError
+from muster.errors import CheckError, MalformedError, StorageError, UsageError
+from muster.models.files import checkpoint_problem
+from muster.models.weights import weights_in
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.files import sync, write_at
@@ -28,7 +30,7 @@ from muster.shardcast.delta.adapter import write_adapted
 from muster.shardcast.delta.difference import TargetStep
 from muster.shardcast.delta.frames import write_frames
 from muster.shardcast.delta.kinds import open_difference
-from muster.shardcast.format.manifest import MANIFEST_NAME, MAX_SHARD_BYTES, File, Manifest, Shard, name_problem
+from muster.shardcast.format.manifest import MANIFEST_NAME, MAX_SHARD_BYTES, File, Manifest, Shard
 from muster.shardcast.format.store import (
     READ_BYTES,
     Version,
@@ -78,6 +80,10 @@ def publish(
     if not 1 <= shard_bytes <= MAX_SHARD_BYTES:
         raise UsageError(f"shards of {shard_bytes} bytes; 1 to {MAX_SHARD_BYTES} are possible")
     names = _files_of(checkpoint_dir)
+    try:
+        weights_in(checkpoint_dir)
+    except MalformedError as error:
+        raise UsageError(f"it cannot be published: {error}", hint=error.hint) from error
     with disk_errors(f"cannot publish step {step}", out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
         with locked(out_dir / _LOCK) as ours:
@@ -112,13 +118,11 @@ def _files_of(checkpoint_dir: Path) -> list[str]:
         entries = sorted(entry for entry in checkpoint_dir.iterdir() if not entry.name.startswith("."))
     except OSError as error:
         raise UsageError(f"no checkpoint in {checkpoint_dir}: {error.strerror}") from error
-    for entry in entries:
-        problem = name_problem(entry.name) if entry.is_file() else "is not a file"
-        if problem:
-            raise UsageError(f"{entry} cannot be published: its name {problem}", hint="move it out of the checkpoint")
-    if not entries:
-        raise UsageError(f"the checkpoint in {checkpoint_dir} is empty")
-    return [entry.name for entry in entries]
+    names = [entry.name for entry in entries]
+    folders = [f"{entry.name} is not a file" for entry in entries if not entry.is_file()]
+    if problem := next(iter(folders), checkpoint_problem(names)):
+        raise UsageError(f"{checkpoint_dir} cannot be published: {problem}", hint="move it out of the checkpoint")
+    return names
 
 
 def _publish_files(
@@ -227,7 +231,8 @@ def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int, ada
         draft.mkdir()
         if write(base, target, draft):
             number, run, step = base.manifest.step, manifest.run, manifest.step
-            _publish_files(draft, _files_of(draft), out_dir, run, step, shard_bytes, base_step=number, link=True)
+            names = sorted(path.name for path in draft.iterdir())
+            _publish_files(draft, names, out_dir, run, step, shard_bytes, base_step=number, link=True)
             break
     shutil.rmtree(draft, ignore_errors=True)
 

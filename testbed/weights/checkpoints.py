@@ -10,15 +10,17 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
+from muster.models.safetensors import WIDTHS
+from muster.shardcast.delta.difference import TargetStep
 from muster.shardcast.delta.frames import write_frames
-from muster.shardcast.format.manifest import MANIFEST_NAME, File, Manifest, Shard
+from muster.shardcast.format.manifest import MANIFEST_NAME, TARGET_NAME, File, Manifest, Shard
 from muster.shardcast.format.store import read_manifest, remove_version, version_path, versions, write_index
 from muster.shardcast.publish import publish
 from muster.shardcast.retention import StepRetention
 
 RUN = 1
 SHARD = 64 * 1024
+NOISE_HEAD = 128
 VALUES = 10 * SHARD + 77
 """bf16 values in the model: 20 shards and a bit."""
 
@@ -26,11 +28,23 @@ VALUES = 10 * SHARD + 77
 def make_checkpoint(folder: Path, *, model_bytes: int = 100_000, seed: int | str = 0) -> Path:
     """Write what looks like a checkpoint: configuration, tokenizer, and a model of noise."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.safetensors").write_bytes(random.Random(seed).randbytes(model_bytes))
+    (folder / "model.safetensors").write_bytes(noise(model_bytes, seed))
     (folder / "config.json").write_text('{"model_type": "qwen2"}')
     (folder / "tokenizer.json").write_text('{"model": {}}')
     (folder / "chat_template.jinja").write_text("")
     return folder
+
+
+def noise(size: int, seed: int | str) -> bytes:
+    """Return a safetensors file of so many bytes: one tensor of noise."""
+    return noise_head(size) + random.Random(seed).randbytes(size - NOISE_HEAD)
+
+
+def noise_head(size: int) -> bytes:
+    """Return what such a file of so many bytes begins with: NOISE_HEAD of them."""
+    rest = size - NOISE_HEAD
+    head = json.dumps({"noise": {"dtype": "U8", "shape": [rest], "data_offsets": [0, rest]}}).encode()
+    return (NOISE_HEAD - 8).to_bytes(8, "little") + head.ljust(NOISE_HEAD - 8)
 
 
 def publish_step(
@@ -75,7 +89,8 @@ def safetensors(tensors: dict[str, tuple[str, bytes]]) -> bytes:
     """Return a safetensors file: dtype and bytes by name, in this order."""
     header, at = {}, 0
     for name, (dtype, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": [len(data)], "data_offsets": [at, at + len(data)]}
+        shape = [len(data) // WIDTHS.get(dtype, 1)]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
         at += len(data)
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + b"".join(data for _, data in tensors.values())

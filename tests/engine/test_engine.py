@@ -54,9 +54,24 @@ def other_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="session")
-def tight_engine(other_dir: Path) -> Iterator[Engine]:
+def first_read() -> list[Path]:
+    """The folders that `tight_engine` read weights of when it started."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def tight_engine(other_dir: Path, first_read: list[Path]) -> Iterator[Engine]:
     """An engine short of everything, started on `other_dir`."""
-    running = Engine(other_dir, CPU_FP32, TIGHT)
+    # Here, and not above: it imports vLLM, and every process of pytest imports this module.
+    from worker import engine_extension
+
+    def noted(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+        first_read.append(folder)
+        return read_weights(folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_extension, "read_weights", noted)
+        running = Engine(other_dir, CPU_FP32, TIGHT)
     yield running
     running.close()
 
@@ -265,6 +280,13 @@ def test_reloaded_weights_generate_like_a_fresh_engine(
     assert judge(Replayer(model_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
 
 
+def test_engine_reads_first_weights_by_the_function_that_reads_later_ones(
+    tight_engine: Engine, first_read: list[Path], other_dir: Path
+) -> None:
+    """Or a folder that two readers read apart would make a starting worker's proofs others than a running one's."""
+    assert first_read == [other_dir]
+
+
 def test_a_reloaded_engine_equals_one_that_was_started_with_the_weights(
     engine: Engine, tight_engine: Engine, other_dir: Path, requests_for: Requests, using_weights: UsingWeights
 ) -> None:
@@ -344,7 +366,7 @@ def test_a_failed_call_leaves_a_working_engine(
 
 
 def test_weights_that_are_not_there_leave_an_engine_in_doubt(engine: Engine, model_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="could not be loaded: no safetensors") as caught:
+    with pytest.raises(EngineError, match=r"could not be loaded: .*: no safetensors") as caught:
         engine.load_weights(tmp_path)
     assert caught.value.hint == "start the worker again"
     engine.load_weights(model_dir)  # here nothing had been taken yet

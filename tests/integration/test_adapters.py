@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter, Pair
-from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
+from muster.shardcast.delta.difference import TargetStep
 from muster.shardcast.delta.frames import write_frames
-from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.format.manifest import TARGET_NAME, Manifest
 from muster.shardcast.format.store import read_manifest, verify_folder, version_path, versions
 from muster.shardcast.publish import publish
 from testbed.samples.models import write_model

@@ -20,8 +20,10 @@ import numpy as np
 from muster.environments.task import ask
 from muster.errors import ConfigError, MalformedError
 from muster.models.files import load_tokenizer
-from muster.models.safetensors import WIDTHS, Tensor, tensors_of
+from muster.models.safetensors import pieces_of
+from muster.models.weights import weights_in
 from muster.protocol.prompts import end_token, prompt_text, prompt_tokens
+from muster.runtime.documents import unique
 from muster.verification.rules import ModelFacts
 
 if TYPE_CHECKING:
@@ -41,9 +43,6 @@ LIMITS: Final = MappingProxyType(
 
 BUILDING: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 """What transformers raises for settings that fit no model."""
-
-SCAN_BYTES: Final = 1 << 24
-"""Bytes of weights that are looked at in one go."""
 
 _BIASES: Final = frozenset({"attention_bias", "mlp_bias"})
 _PART: Final = frozenset({"partial_rotary_factor"})
@@ -131,7 +130,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         data = path.read_bytes()
         if data.count(b"[") + data.count(b"{") > MAX_BRACKETS:  # json fails on deep ones, in C
             raise ConfigError(f"{path} cannot be read: it nests or lists too much")
-        raw = json.loads(data)
+        raw = json.loads(data, object_pairs_hook=unique)
         numbers = [value for value in raw.values() if isinstance(value, int | float)]
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error!r}", hint="muster model init") from error
@@ -267,23 +266,12 @@ def _ropes(found: list[Any]) -> Iterator[dict[str, Any]]:
 def check_tensors(directory: Path, config: PretrainedConfig) -> None:
     """Raise ConfigError unless the folder's weights are exactly those of the model, and all are numbers."""
     wanted = _wanted(config)
-    found: dict[str, tuple[Path, Tensor]] = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        size = path.stat().st_size
-        try:
-            tensors = tensors_of(path)
-        except ValueError as error:
-            raise ConfigError(f"{path.name} is no safetensors file: {error}") from error
-        for tensor in tensors:
-            if tensor.name in found:
-                raise ConfigError(f"{tensor.name[:200]} is in two files of weights")
-            found[tensor.name] = (path, tensor)
-            if tensor.stop > size:
-                raise ConfigError(f"{path.name} is cut off at {size} bytes", hint="download it again")
-        if others := sorted({tensor.dtype for tensor in tensors} - DTYPES.keys()):
-            raise ConfigError(
-                f"{path.name} has weights in {', '.join(others)}; a run needs {', '.join(sorted(DTYPES))}"
-            )
+    try:
+        found = weights_in(directory)
+    except MalformedError as error:
+        raise ConfigError(str(error), hint=error.hint) from error
+    if others := sorted({tensor.dtype for _, tensor in found.values()} - DTYPES.keys()):
+        raise ConfigError(f"the folder has weights in {', '.join(others)}; a run needs {', '.join(sorted(DTYPES))}")
     tied = config.tie_word_embeddings and "lm_head.weight"
     for what, names in (
         ("lacks", wanted.keys() - found.keys() - {tied}),
@@ -294,18 +282,9 @@ def check_tensors(directory: Path, config: PretrainedConfig) -> None:
             shown = ", ".join(sorted(names)[:5])[:400]
             raise ConfigError(f"the weights do not fit config.json: the folder {what} {shown} ({len(names)} in all)")
     for path, tensor in found.values():
-        if not 0 <= tensor.start <= tensor.stop or tensor.stop - tensor.start != WIDTHS[tensor.dtype] * math.prod(
-            tensor.shape
-        ):
-            raise ConfigError(f"{path.name} has another size of {tensor.name} than its shape says")
         number, bits = DTYPES[tensor.dtype]
-        if any(((np.frombuffer(part, number) & bits) == bits).any() for part in _parts(path, tensor)):
+        if any(((np.frombuffer(part, number) & bits) == bits).any() for part in pieces_of(path, tensor)):
             raise ConfigError(f"{tensor.name} of {path.name} has values that are no numbers (NaN or infinite)")
-    if tied and tied in found:
-        inner = next(found[name] for name in found if name.endswith("embed_tokens.weight"))
-        head = found[tied]
-        if head[1].dtype != inner[1].dtype or any(a != b for a, b in zip(_parts(*head), _parts(*inner), strict=True)):
-            raise ConfigError("config.json ties the head to the embedding, and the file has another head")
 
 
 def _wanted(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
@@ -319,13 +298,6 @@ def _wanted(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
     except BUILDING as error:
         raise ConfigError(f"no model can be made of config.json: {str(error)[:300]}") from error
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-
-
-def _parts(path: Path, tensor: Tensor) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        file.seek(tensor.start)
-        for start in range(tensor.start, tensor.stop, SCAN_BYTES):
-            yield file.read(min(SCAN_BYTES, tensor.stop - start))
 
 
 # --- Tokenizer

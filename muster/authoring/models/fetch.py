@@ -19,12 +19,8 @@ from typing import Final
 
 from muster.authoring.models.door import check_checkpoint
 from muster.errors import ConfigError, UnreachableError, UsageError
-from muster.models.files import FIXED_FILES, folder_of
+from muster.models.files import FIXED_FILES, INDEX, WEIGHTS, folder_of
 from muster.runtime.files import sha256_of, sync
-
-WEIGHTS: Final = "model.safetensors"
-INDEX: Final = "model.safetensors.index.json"
-"""Names the files of weights where there are several."""
 
 PICKLES: Final = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Loading one of these runs what its author wrote into it."""
@@ -74,17 +70,15 @@ def files_of(source: Path) -> dict[str, Path]:
     """Return the files of a Hugging Face folder that a run needs, by name. Raises ConfigError for what it lacks."""
     present = {one.name: one for one in source.iterdir() if one.is_file()}
     pickled = sorted(name for name in present if Path(name).suffix in PICKLES)
-    # 1. Weights: those that the index names, or the one file, or every one there is.
-    safe = sorted(name for name in present if name.endswith(".safetensors"))
-    if not safe and pickled:
+    # 1. Weights: those that the index names, or the one file.
+    if pickled and not any(name.endswith(".safetensors") for name in present):
         raise ConfigError(
             f"{source} has its weights in {', '.join(pickled)}: pickle, which runs its author's code when it is loaded",
             hint="take a version of the model with safetensors, or convert it on a machine that you can lose",
         )
-    one = [WEIGHTS] if WEIGHTS in present else safe
-    weights = [*_indexed(present[INDEX]), INDEX] if INDEX in present else one
+    weights = _indexed(present[INDEX]) if INDEX in present else [WEIGHTS]
     # 2. What they cannot do without.
-    wanted = ["config.json", *(weights or [WEIGHTS])]
+    wanted = ["config.json", *weights, *([] if weights == [WEIGHTS] else [INDEX])]
     if missing := [name for name in wanted if name not in present]:
         raise ConfigError(
             f"{source} has no {', '.join(missing)}", hint="name a folder as transformers' save_pretrained writes it"

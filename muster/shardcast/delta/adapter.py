@@ -15,15 +15,8 @@ from muster.errors import CheckError, MalformedError, StorageError
 from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter
 from muster.models.safetensors import WIDTHS, Tensor
 from muster.runtime import telemetry
-from muster.shardcast.delta.difference import (
-    TARGET_NAME,
-    TIMES_SMALLER,
-    TargetStep,
-    made_shard,
-    read_target,
-    same_tiling,
-)
-from muster.shardcast.format.manifest import Shard
+from muster.shardcast.delta.difference import TIMES_SMALLER, TargetStep, made_shard, read_target, same_tiling
+from muster.shardcast.format.manifest import TARGET_NAME, Shard
 from muster.shardcast.format.store import disk_errors
 
 _log = telemetry.logger("shardcast")

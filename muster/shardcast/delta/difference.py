@@ -25,11 +25,10 @@ from blake3 import blake3
 from muster.errors import MalformedError
 from muster.models.safetensors import Tensor, tensors_of
 from muster.runtime.failpoints import failpoint
-from muster.shardcast.format.manifest import MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
+from muster.shardcast.format.manifest import MAX_MANIFEST_BYTES, TARGET_NAME, Manifest, Shard, parse_manifest
 from muster.shardcast.format.partial import PartialVersion
 from muster.shardcast.format.store import disk_errors
 
-TARGET_NAME: Final = "step.json"
 TIMES_SMALLER: Final = 2
 """A difference is at least so many times smaller than the step it makes; a larger one is neither published nor
 fetched."""

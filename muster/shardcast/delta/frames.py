@@ -18,18 +18,9 @@ from blake3 import blake3
 from muster.errors import MalformedError, StorageError
 from muster.models.safetensors import WIDTHS
 from muster.shardcast.delta.codec import TypedSpan, apply, encode, max_frame_bytes
-from muster.shardcast.delta.difference import (
-    TARGET_NAME,
-    TIMES_SMALLER,
-    TargetStep,
-    read_target,
-    same_tiling,
-    tensors_in,
-)
-from muster.shardcast.format.manifest import Shard
+from muster.shardcast.delta.difference import TIMES_SMALLER, TargetStep, read_target, same_tiling, tensors_in
+from muster.shardcast.format.manifest import FRAMES_NAME, TARGET_NAME, Shard
 from muster.shardcast.format.store import disk_errors
-
-FRAMES_NAME: Final = "step.delta"
 
 _MAGIC: Final = b"MUSTERD1"
 _COUNT: Final = struct.Struct("<I")

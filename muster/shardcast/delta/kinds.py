@@ -6,24 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from muster.errors import MalformedError, StorageError
-from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME
+from muster.errors import StorageError
+from muster.models.lora import WEIGHTS_NAME
 from muster.shardcast.delta.adapter import AdapterDifference
-from muster.shardcast.delta.difference import TARGET_NAME, Difference
-from muster.shardcast.delta.frames import FRAMES_NAME, FrameDifference
-from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.delta.difference import Difference
+from muster.shardcast.delta.frames import FrameDifference
+from muster.shardcast.format.manifest import ADAPTER_FILES, FRAME_FILES
 
 _KINDS: Final[Mapping[tuple[str, ...], type[FrameDifference | AdapterDifference]]] = {
-    (FRAMES_NAME, TARGET_NAME): FrameDifference,
-    (CONFIG_NAME, WEIGHTS_NAME, TARGET_NAME): AdapterDifference,
+    FRAME_FILES: FrameDifference,
+    ADAPTER_FILES: AdapterDifference,
 }
 """By the names of their files, in order."""
-
-
-def check_files(manifest: Manifest) -> None:
-    """Raise MalformedError for a manifest that does not name the files of a difference."""
-    if tuple(file.name for file in manifest.files) not in _KINDS:
-        raise MalformedError(f"{manifest.id} holds other files than a difference")
 
 
 def is_adapter(version: Path) -> bool:

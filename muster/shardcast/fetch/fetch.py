@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.errors import MalformedError, MismatchError, UnreachableError
+from muster.models.weights import weights_in
 from muster.runtime import telemetry
-from muster.shardcast.delta.kinds import check_files
 from muster.shardcast.fetch.bounds import DEFAULT_BOUNDS, FetchBounds
 from muster.shardcast.fetch.download import Download, Progress
 from muster.shardcast.fetch.sources import Pool, Retry, SourceReport
@@ -63,8 +63,6 @@ class FetchRequest:
         if manifest.base_step != self.base_step:
             what = "a whole step" if manifest.base_step is None else f"a difference to step {manifest.base_step}"
             raise MalformedError(f"{manifest.id} is {what}, which was not asked for")
-        if self.base_step is not None:
-            check_files(manifest)
         if manifest.total_bytes > (most := self.bounds.max_bytes):
             raise MalformedError(
                 f"{manifest.id} of step {self.step} has {manifest.total_bytes} bytes; at most {most} are accepted",
@@ -107,7 +105,7 @@ async def fetch_version(
     Raises one of these:
 
     - MismatchError: every source sent something else, or the root is that of another run or step
-    - MalformedError: the version is a difference, or larger than `bounds.max_bytes`
+    - MalformedError: the version is a difference, larger than `bounds.max_bytes`, or no checkpoint (`weights_in`)
     - UnreachableError: no source delivered in time
     - StorageError: the disk is full or refuses
     - ConfigError: `sources` is empty or holds what is no base URL
@@ -136,7 +134,11 @@ async def fetch_version(
                 if report.bytes and request.on_received is not None:
                     request.on_received(report.url, report.bytes)
 
-    # 3. Say what came from where.
+    # 3. Refuse a step that two programs could read apart.
+    if request.base_step is None:
+        await asyncio.to_thread(weights_in, path)
+
+    # 4. Say what came from where.
     assert download.version is not None
     fetched = FetchedVersion(
         path=path,

@@ -1,7 +1,8 @@
 """The manifest: what a checkpoint consists of, byte for byte, and the root that stands for it on chain.
 
-A version is a flat folder of files. Each file is cut into shards, the unit of transfer and of proof. The root is
-OpenZeppelin's Merkle root (`muster.protocol.merkle`) over one leaf for the header and one per shard:
+A version is a flat folder of files: those of a checkpoint (`muster.models.files.checkpoint_problem`) or of a
+difference. Each file is cut into shards, the unit of transfer and of proof. The root is OpenZeppelin's Merkle root
+(`muster.protocol.merkle`) over one leaf for the header and one per shard:
 
     header  (0, version, run, step, base, shards, keccak256 of the canonical JSON of `files`)
             base: 0 for a full checkpoint, else base_step + 1
@@ -16,7 +17,6 @@ one sequence of bytes. Everything here treats a manifest as an attacker's until 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -24,6 +24,8 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from muster.errors import MismatchError
+from muster.models.files import FIXED_FILES, INDEX, PART, WEIGHTS, checkpoint_problem
+from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME
 from muster.protocol.hashes import keccak
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.protocol.messages import Hash, UInt32
@@ -42,9 +44,11 @@ MAX_SHARD_BYTES: Final = 32 * 1024 * 1024
 
 MAX_FILE_SIZE: Final = 1 << 42
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}")
-_SUFFIXES: Final = (".safetensors", ".json", ".txt", ".model", ".jinja", ".delta")
-"""What a checkpoint may hold: nothing that a loader would execute or unpickle."""
+TARGET_NAME: Final = "step.json"
+FRAMES_NAME: Final = "step.delta"
+FRAME_FILES: Final = (FRAMES_NAME, TARGET_NAME)
+ADAPTER_FILES: Final = (CONFIG_NAME, WEIGHTS_NAME, TARGET_NAME)
+"""What a difference is made of, in order of name (`muster.shardcast.delta`)."""
 
 _HEADER_LEAF: Final = 0
 _SHARD_LEAF: Final = 1
@@ -52,13 +56,9 @@ _SHARD_LEAF: Final = 1
 
 def name_problem(name: str) -> str:
     """Return why a file of this name cannot be part of a version; "" when it can."""
-    if not _NAME.fullmatch(name) or ".." in name:
-        return "is not a plain file name"
-    if name.casefold() == MANIFEST_NAME:
-        return "is the manifest's own name"
-    if not name.endswith(_SUFFIXES):
-        return f"does not end in {', '.join(_SUFFIXES)}"
-    return ""
+    if name in (*FIXED_FILES, WEIGHTS, INDEX, *FRAME_FILES, *ADAPTER_FILES) or PART.fullmatch(name):
+        return ""
+    return "is none of a checkpoint's or a difference's"
 
 
 class _Frozen(BaseModel):
@@ -114,14 +114,14 @@ class Manifest(StrictDocument, _Frozen):
     def _check(self) -> Self:
         if self.base_step is not None and self.base_step >= self.step:
             raise ValueError(f"base step {self.base_step} is not before step {self.step}")
-        for file in self.files:
-            if problem := name_problem(file.name):
-                raise ValueError(f"file name {file.name!r} {problem}")
-        for before, after in itertools.pairwise(file.name for file in self.files):
+        names = tuple(file.name for file in self.files)
+        if self.base_step is None and (problem := checkpoint_problem(names)):
+            raise ValueError(problem)
+        if self.base_step is not None and names not in (FRAME_FILES, ADAPTER_FILES):
+            raise ValueError(f"the file names {', '.join(names)} are not those of a difference")
+        for before, after in itertools.pairwise(names):
             if before >= after:
                 raise ValueError(f"files are not in order of name, each once: {before!r}, {after!r}")
-        if len({file.name.casefold() for file in self.files}) < len(self.files):
-            raise ValueError("two file names differ only in case")
         _check_tiling(self.files, self.shards)
         return self
 

@@ -21,7 +21,7 @@ EMBEDDING, HEAD, BIAS = "model.embed_tokens.weight", "lm_head.weight", "model.no
 
 def folder_of(folder: Path, tensors: dict[str, list[Any]], **config: object) -> Path:
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({"tie_word_embeddings": False, **config}))
     save_file({name: torch.tensor(values) for name, values in tensors.items()}, folder / "model.safetensors")
     return folder
 

@@ -54,6 +54,7 @@ def test_another_dtype_of_the_same_bytes_is_another_tensor(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("data", [b"", b"\x08" + bytes(7) + b'{"a":1}!', b"\x09" + bytes(7) + b'{"a": {}}', INFINITE])
 def test_a_folder_that_is_no_version_of_a_model_tells_nothing(data: bytes, tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(data)
-    assert fingerprints(tmp_path) == {}
-    assert fingerprints(version_path(tmp_path / "out", publish(tmp_path, tmp_path / "out", 1, 0).root)) == {}
+    whole = version(tmp_path, 0, {"a": torch.zeros(64)})
+    assert fingerprints(tmp_path / "checkpoint-0") == {}, "there is no manifest"
+    (whole / "model.safetensors").write_bytes(data)
+    assert fingerprints(whole) == {}

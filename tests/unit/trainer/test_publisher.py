@@ -65,7 +65,7 @@ def publisher_on(chain: Chain, folder: Path) -> Publisher:
 def model_in(folder: Path) -> Path:
     model = folder / "model"
     model.mkdir()
-    (model / "config.json").write_text("{}")
+    (model / "config.json").write_text('{"tie_word_embeddings": false}')
     save_file({FINAL_NORM: torch.ones(2), "lm_head.weight": torch.ones(4, 2)}, model / "model.safetensors")
     return model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -136,9 +137,10 @@ def test_a_model_in_several_files_becomes_one_in_one(model: Path, tmp_path: Path
     save_model(load_model(model), make_tokenizer(), source)
     tensors = load_file(source / "model.safetensors")
     (source / "model.safetensors").unlink()
-    for number, name in enumerate(sorted(tensors)):
-        save_file({name: tensors[name]}, source / f"model-{number:05}.safetensors", metadata={"format": "pt"})
-    (source / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    files = {name: f"model-{i:05}-of-{len(tensors):05}.safetensors" for i, name in enumerate(sorted(tensors), 1)}
+    for name, file in files.items():
+        save_file({name: tensors[name]}, source / file, metadata={"format": "pt"})
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
     copy = save_changed(source, tmp_path / "copy", lambda tensor: tensor.t() if tensor.dim() == 2 else tensor)
     assert [path.name for path in copy.glob("*safetensors*")] == ["model.safetensors"]
     found = load_file(copy / "model.safetensors")
