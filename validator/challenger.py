@@ -38,6 +38,9 @@ from validator.ruling import MAX_LOST_CASES, RETRY_SECONDS, Action, CaseSnapshot
 SUSPECT_SECONDS: Final = 3600.0
 """Pause between two attempts at an accusation while that is so; each logs the reason."""
 
+UNSEEN_SECONDS: Final = 3600.0
+"""After which it is accused again if no event says that it was: a reorg took the transaction."""
+
 PROVABLE: Final = (kind_of("wrong_draw"), kind_of("out_of_bounds"))
 """What the contract may see itself, in the first row of the evidence."""
 
@@ -104,7 +107,7 @@ class Challenger:
     async def _accuse(self, case: PendingCase, open_cases: int, head: Block) -> None:
         """Prove it, or open a case, unless one of the `open_cases` makes it needless or the evidence does not hold."""
         if case.kind in PROVABLE and await self._prove(case):
-            return self.journal.close_accusation(case, "proven")
+            return self.journal.expect_event(case, time.time() + UNSEEN_SECONDS)
 
         # 1. Wait while a case is open that makes this one needless.
         if open_cases and await self._is_needless(case, open_cases, head):
@@ -121,7 +124,7 @@ class Challenger:
         # 3. Open the case.
         receipt = await self.chain.send(opening)
         failpoint("validator.accused")
-        self.journal.close_accusation(case, "opened")
+        self.journal.expect_event(case, time.time() + UNSEEN_SECONDS)
         CASES.inc()
         log.info("accused", **case.about, case=event_of(receipt, CaseOpened).case_id)
         return None

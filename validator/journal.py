@@ -13,6 +13,7 @@ from typing import Final
 
 from muster.chain.client import charge_of
 from muster.chain.cursor import EventBatch
+from muster.chain.reads import REORG_DEPTH
 from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Outcome
 from muster.contracts.registry import Convicted
 from muster.contracts.runs import WorkCommitted
@@ -68,6 +69,9 @@ class ValidatorJournal(Journal):
                     "UPDATE commitments SET live = 0, accepted = NULLIF(accepted, 1) WHERE block > ?", batch.rewound_to
                 )
                 self.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
+                self.execute("UPDATE cases SET outcome = 0 WHERE ended > ?", batch.rewound_to)
+                recent = batch.rewound_to - REORG_DEPTH  # what a case that ended then owed may be owed again
+                self.execute("UPDATE cases SET ballot = 'revealed' WHERE ballot = 'done' AND ended > ?", recent)
                 self.pools.rewind(batch.rewound_to)
                 self.traps.rewind(batch.rewound_to)
                 self._accuse_again(now)
@@ -137,7 +141,8 @@ class ValidatorJournal(Journal):
     def _resolved(self, event: CaseResolved, now: float) -> None:
         """Record the end of a case. Without a quorum nothing was decided: its challenger may try once more."""
         changed = self.execute(
-            "UPDATE cases SET outcome = ? WHERE case_id = ? AND outcome = 0", int(event.outcome), event.case_id
+            "UPDATE cases SET outcome = ?, ended = ? WHERE case_id = ? AND outcome = 0",
+            *(int(event.outcome), event.at.block, event.case_id),
         )
         if changed and event.outcome == Outcome.NO_QUORUM:
             kind = self.value("SELECT kind FROM cases WHERE case_id = ?", event.case_id)
@@ -155,7 +160,7 @@ class ValidatorJournal(Journal):
         """Let accusations wait whose case or conviction a reorg may have dropped: the challenger sees what is so."""
         for table, state, accused in _TABLES:
             self.execute(
-                f"""UPDATE {table} SET {state} = 'waiting', due = ? WHERE {state} IN ('proven', 'moot') OR
+                f"""UPDATE {table} SET {state} = 'waiting', due = ? WHERE {state} = 'moot' OR
                     {state} = 'opened' AND ({accused}, node, idx, root) NOT IN
                     (SELECT accused, node, idx, root FROM cases WHERE challenger = ?)""",
                 *(now, self.validator),
@@ -273,6 +278,14 @@ class ValidatorJournal(Journal):
         self.execute(
             f"UPDATE {table} SET {state} = ? WHERE {accused} = ? AND {_KEY}",
             *(why, case.accused, c.node, c.index, c.root),
+        )
+
+    def expect_event(self, case: PendingCase, due: float) -> None:
+        """Bring an accusation again at `due`, unless the event of its case or conviction closes it."""
+        table, _, accused = _table_of(case.kind)
+        c = case.commitment
+        self.execute(
+            f"UPDATE {table} SET due = ? WHERE {accused} = ? AND {_KEY}", due, case.accused, c.node, c.index, c.root
         )
 
     def delay_accusations(self, node: str, due: float) -> None:

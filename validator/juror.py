@@ -63,7 +63,7 @@ class Juror:
         """Do what is due about cases that are decided or over. `head` is a block up to which the journal has all."""
         for case in self.journal.cases():
             if case.outcome != Outcome.OPEN:
-                await self._collect(case)
+                await self._collect(case, head)
                 continue
             if case.ballot != "none":
                 await self._advance(case, head)
@@ -139,7 +139,7 @@ class Juror:
         mine, judge, ballot, commits = case.challenger == self.me, False, BallotState.NONE, 0
         if case.ballot == "none" and not mine:
             judge = await self.chain.call(court.is_judge(case.case_id, self.me))
-        elif case.ballot in ("sealed", "committed"):
+        elif case.ballot in ("sealed", "committed", "revealed"):
             ballot = (await self.chain.call(court.ballot(case.case_id, self.me))).state
         if case.ballot == "committed" and head.timestamp < case.commit_ends:
             commits = (await self.chain.call(court.case_of(case.case_id))).commits
@@ -219,11 +219,15 @@ class Juror:
             return
         log.info("resolved", case=case.case_id, tx=mined.hash)
 
-    async def _collect(self, case: CaseRecord) -> None:
-        """Collect what an ended case owes this validator as a judge."""
-        if case.ballot != "sealed" and await self.chain.call(court.collectable(case.case_id, self.me)):
+    async def _collect(self, case: CaseRecord, head: Block) -> None:
+        """Collect what an ended case owes this validator as a judge, until nothing is left where it is confirmed."""
+        owed = court.collectable(case.case_id, self.me)
+        if case.ballot != "sealed" and await self.chain.call(owed):
             mined = await self.chain.send(court.collect(case.case_id, self.me))
             log.info("collected", case=case.case_id, tx=mined.hash)
+            return
+        if any(await self.chain.call_all([owed], head.number - self.chain.settings.confirmations)):
+            return
         if case.ballot == "revealed":
             await self._report_absent(case)
         self.journal.set_ballot(case, "done")

@@ -39,11 +39,13 @@ SCHEMA: Final = (
     # charge: what the case is about; after a reorg the number may name another.
     # accused: the commitment's node, or of a wrong grade the validator; grades: the hash that it signed.
     # ballot: none, sealed (salt on disk, nothing sent), committed, revealed, done, or the word for why there is none.
+    # ended: the block in which it was.
     """CREATE TABLE IF NOT EXISTS cases (
         case_id INTEGER PRIMARY KEY, charge BLOB NOT NULL, node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL,
         step INTEGER NOT NULL, kind INTEGER NOT NULL, challenger TEXT NOT NULL, evidence BLOB NOT NULL,
         jury INTEGER NOT NULL, commit_ends INTEGER NOT NULL, reveal_ends INTEGER NOT NULL, block INTEGER NOT NULL,
-        outcome INTEGER NOT NULL DEFAULT 0, ballot TEXT NOT NULL DEFAULT 'none', accused TEXT NOT NULL, grades BLOB
+        outcome INTEGER NOT NULL DEFAULT 0, ballot TEXT NOT NULL DEFAULT 'none', accused TEXT NOT NULL, grades BLOB,
+        ended INTEGER NOT NULL DEFAULT 0
     )""",
     # What was decided under which number about which charge: kept whatever becomes of the number, for the vote may be
     # on chain, and only its salt opens it.

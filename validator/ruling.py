@@ -122,12 +122,14 @@ def juror_ruling(case: CaseSnapshot) -> Action | Ballot:
     if record.ballot == "committed":
         if case.now >= record.reveal_ends:
             return "late"
+        if case.ballot == BallotState.NONE:
+            return "sealed"  # a reorg took the vote back: it is to be committed again
         all_committed = record.kind != kind_of("data_missing") and case.commits >= record.jury
         if case.now < record.commit_ends and not all_committed:
             return Action.WAIT
-        if case.ballot == BallotState.NONE:
-            return "sealed"  # a reorg took the vote back: it is to be committed again
         return Action.REVEAL if case.ballot == BallotState.COMMITTED else "revealed"
+    if record.ballot == "revealed" and case.ballot in (BallotState.NONE, BallotState.COMMITTED):
+        return "committed"
     return Action.WAIT
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Final
@@ -48,6 +49,13 @@ class CourtChain:
     """The run's validators."""
     done: list[str] = field(default_factory=list)
     signer = SimpleNamespace(address=ME)
+    settings = SimpleNamespace(confirmations=2)
+    asked_at: list[int | None] = field(default_factory=list)
+    """Blocks whose state was asked for."""
+
+    async def call_all(self, calls: Sequence[Call], block: int | None = None) -> list[Any]:
+        self.asked_at.append(block)
+        return [await self.call(call) for call in calls]
 
     async def call(self, call: Call) -> Any:
         if call.label == "Runs.work" and self.journal is not None:
@@ -77,6 +85,8 @@ class CourtChain:
 
     async def send(self, transaction: Transaction) -> Any:
         self.done.append(transaction.label.removeprefix("SlashCourt."))
+        if self.done[-1] == "collect":
+            self.collectable = 0
         return SimpleNamespace(events=(case_of(99, challenger=ME),), hash=bytes(32))
 
 

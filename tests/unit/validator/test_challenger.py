@@ -227,3 +227,31 @@ async def test_an_accusation_that_cannot_be_made_keeps_no_other_waiting(
     assert sorted(asked) == sorted([NODE, OTHER])
     assert journal.accusations(clock.now) == [], "they are tried again later"
     assert len(journal.accusations(clock.now + 3600)) == 2
+
+
+async def test_an_accusation_whose_case_never_comes_is_brought_again(journal: ValidatorJournal, clock: Clock) -> None:
+    """A reorg took the transaction before its event was confirmed, so that the journal goes back to nothing."""
+    chain = CourtChain(open_cases=0)
+    make_accusation(journal, BAD, FOUND, EVIDENCE)
+    court = court_of(journal, chain, EVIDENCE)
+    for _ in range(2):
+        await court(HEAD)
+        clock.now += 2
+    assert chain.done == ["openCase"]
+    clock.now += challenger_room.UNSEEN_SECONDS
+    await court(HEAD)
+    assert chain.done == ["openCase", "openCase"]
+    receive(journal, case_of(1, challenger=ME))
+    clock.now += challenger_room.UNSEEN_SECONDS
+    await court(HEAD)
+    assert chain.done == ["openCase", "openCase"]
+
+
+async def test_a_proof_whose_conviction_never_comes_is_shown_again(journal: ValidatorJournal, clock: Clock) -> None:
+    chain = CourtChain(open_cases=0)
+    make_accusation(journal, *bad_rows(budget=9))
+    court = court_of(journal, chain)
+    for _ in range(2):
+        await court(HEAD)
+        clock.now += challenger_room.UNSEEN_SECONDS
+    assert chain.done == ["Refutations.prove"] * 2

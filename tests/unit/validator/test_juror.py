@@ -109,8 +109,55 @@ async def test_a_vote_is_sealed_committed_revealed_and_collected_over_restarts(
     assert votes[0][1] is True
     receive(journal, CaseResolved(place(40), 1, BAD.node, Outcome.GUILTY, 2, 3, 3))
     await take_turn(juror_of(journal, chain, CourtContext(chain)), HEAD)
+    assert [case.ballot for case in journal.cases()] == ["revealed"], "a reorg may take the receipt back"
+    await take_turn(juror_of(journal, chain, CourtContext(chain)), HEAD)
     assert chain.done == ["verify", "commitVote", "revealVote", "collect"]
+    assert chain.asked_at == [HEAD.number - chain.settings.confirmations]
     assert journal.cases() == []
+
+
+async def test_a_reward_that_a_reorg_took_is_collected_again(journal: ValidatorJournal, clock: Clock) -> None:
+    """Without a notice, before it was confirmed; and after it, when the journal goes back."""
+    chain = CourtChain(collectable=7)
+    receive(journal, case_of(1))
+    journal.seal_ballot(journal.cases()[0], True, bytes(32))
+    journal.set_ballot(journal.cases()[0], "revealed")
+    receive(journal, CaseResolved(place(40), 1, BAD.node, Outcome.GUILTY, 2, 3, 3))
+    juror = juror_of(journal, chain, CourtContext(chain))
+    for collected in (1, 2):
+        await juror.poll(HEAD)
+        assert chain.done == ["collect"] * collected
+        chain.collectable = 7
+    await juror.poll(HEAD)
+    await juror.poll(HEAD)
+    assert journal.cases() == []
+    receive(journal, rewound_to=45)
+    chain.collectable = 7
+    await juror.poll(HEAD)
+    await juror.poll(HEAD)
+    assert (chain.done, journal.cases()) == (["collect"] * 4, [])
+    receive(journal, rewound_to=200)
+    assert journal.cases() == [], "it ended long before"
+
+
+async def test_a_reveal_that_a_reorg_took_is_made_again(journal: ValidatorJournal, clock: Clock) -> None:
+    chain = CourtChain(ballot=BallotState.COMMITTED)
+    receive(journal, case_of(1))
+    journal.seal_ballot(journal.cases()[0], True, bytes(32))
+    journal.set_ballot(journal.cases()[0], "revealed")
+    juror = juror_of(journal, chain, CourtContext(chain))
+    for _ in range(2):
+        await take_turn(juror, Block(99, 150, bytes(32)))
+    assert chain.done == ["revealVote"]
+
+
+async def test_a_case_whose_end_a_reorg_took_goes_on(journal: ValidatorJournal, clock: Clock) -> None:
+    receive(journal, case_of(1), CaseResolved(place(40), 1, BAD.node, Outcome.GUILTY, 2, 3, 3))
+    receive(journal, rewound_to=39)
+    assert [case.outcome for case in journal.cases()] == [Outcome.OPEN]
+    receive(journal, CaseResolved(place(41), 1, BAD.node, Outcome.NOT_GUILTY, 2, 3, 3))
+    receive(journal, rewound_to=41)
+    assert [case.outcome for case in journal.cases()] == []
 
 
 async def test_a_vote_that_a_reorg_took_is_committed_again(journal: ValidatorJournal, clock: Clock) -> None:
@@ -119,8 +166,8 @@ async def test_a_vote_that_a_reorg_took_is_committed_again(journal: ValidatorJou
     journal.seal_ballot(journal.cases()[0], True, bytes(32))
     journal.set_ballot(journal.cases()[0], "committed")
     juror = juror_of(journal, chain, CourtContext(chain))
-    await take_turn(juror, Block(99, 100, bytes(32)))
-    assert (chain.done, journal.cases()[0].ballot) == ([], "sealed")
+    await take_turn(juror, Block(99, 50, bytes(32)))
+    assert (chain.done, journal.cases()[0].ballot) == ([], "sealed"), "while there is time"
     await take_turn(juror, HEAD)
     assert (chain.done, journal.cases()[0].ballot) == (["commitVote"], "committed")
 

@@ -35,6 +35,7 @@ MISSING: dict[str, Any] = {"kind": kind_of("data_missing")}
 SEALED: dict[str, Any] = {"ballot": "sealed", "guilty": True, "salt": bytes(32)}
 INNOCENT: dict[str, Any] = SEALED | {"guilty": False}
 COMMITTED: dict[str, Any] = SEALED | {"ballot": "committed"}
+REVEALED: dict[str, Any] = SEALED | {"ballot": "revealed"}
 ON_CHAIN: dict[str, Any] = {"ballot": BallotState.COMMITTED}
 
 
@@ -75,12 +76,18 @@ ON_CHAIN: dict[str, Any] = {"ballot": BallotState.COMMITTED}
         (COMMITTED, ON_CHAIN | {"now": 100}, Action.REVEAL),
         (COMMITTED, ON_CHAIN | {"now": 199}, Action.REVEAL),
         (COMMITTED, ON_CHAIN | {"now": 200}, "late"),
+        (COMMITTED, {}, "sealed"),
         (COMMITTED, {"now": 100}, "sealed"),
         (COMMITTED, {"now": 200}, "late"),
         (COMMITTED, {"now": 100, "ballot": BallotState.VOTED_GUILTY}, "revealed"),
         (COMMITTED, {"now": 100, "ballot": BallotState.VOTED_NOT_GUILTY}, "revealed"),
+        # What a reorg took back is revealed again.
+        (REVEALED, ON_CHAIN, "committed"),
+        (REVEALED, {}, "committed"),
         # Nothing is left to vote.
-        *[({"ballot": ballot}, {"judge": True}, Action.WAIT) for ballot in ("revealed", "done", "no judge", "late")],
+        *[({"ballot": ballot}, {"judge": True}, Action.WAIT) for ballot in ("done", "no judge", "late")],
+        (REVEALED, {"ballot": BallotState.VOTED_GUILTY}, Action.WAIT),
+        (REVEALED, {"ballot": BallotState.VOTED_NOT_GUILTY, "now": 200}, Action.WAIT),
     ],
 )
 def test_the_next_step_of_a_juror(record: dict[str, Any], state: dict[str, Any], expected: Action | Ballot) -> None:
