@@ -59,15 +59,30 @@ class SyntheticEndpoint:
     async def batch(self, requests: Sequence[tuple[str, list[Any]]]) -> list[Any]:
         return [self._answer(method, params[0]) for method, params in requests]
 
+    async def request(self, method: str, *params: Any) -> Any:
+        return self._answer(method, params[0])
+
     def _answer(self, method: str, asked: Any) -> Any:
         if method == "eth_getLogs":
             first, last = int(asked["fromBlock"], 16), int(asked["toBlock"], 16)
             return [log for block in range(first, last + 1) for log in self._logs(block)]
+        if method == "eth_getBlockReceipts":
+            number = int(asked, 16) % (1 << 64)
+            return [{"transactionHash": self._transaction(number), "logs": self._logs(number)}]
         number = self.head if asked == "latest" else int(asked, 16)
-        return {"number": hex(number), "timestamp": hex(number * BLOCK_SECONDS), "hash": self._hash(number)}
+        return {
+            "number": hex(number),
+            "timestamp": hex(number * BLOCK_SECONDS),
+            "hash": self._hash(number),
+            "parentHash": self._hash(number - 1),
+            "transactions": [self._transaction(number)],
+        }
 
     def _hash(self, block: int) -> str:
         return f"0x{block + (1 << 64 if block > self.fork else 0):064x}"
+
+    def _transaction(self, block: int) -> str:
+        return f"0x{block:064x}"
 
     def _logs(self, block: int) -> list[dict[str, Any]]:
         start = (block - self._first) * PER_BLOCK
@@ -102,7 +117,7 @@ class SyntheticEndpoint:
             "data": "0x" + "".join(words[len(kind.ABI.indexed) :]),
             "blockNumber": hex(block),
             "blockHash": self._hash(block),
-            "transactionHash": f"0x{block:064x}",
+            "transactionHash": self._transaction(block),
             "logIndex": hex(index),
         }
 

@@ -231,10 +231,10 @@ class Follower:
 
     async def poll(self) -> bool:
         """Read on, at most PIECES of blocks; return whether the newest confirmed one is reached."""
-        head = await self.chain.head()
         if self._place is None:
             self._place, self._rereading = await self.database.read(_state_in)
         fork = self._place
+        head = await self.chain.settled_head(fork.number if fork else self.chain.addresses.from_block - 1)
         if fork is not None and await self._is_gone(fork, head):
             fork = await self._fork(head)
             log.warning("reorg", fork=fork.number if fork else None)
@@ -273,10 +273,7 @@ class Follower:
             self._absence.endure(place.number)
             return True
         self._absence.end()
-        return await self._hash(place.number, head) != place.hash
-
-    async def _hash(self, number: int, head: Block) -> bytes:
-        return head.hash if number == head.number else await self.chain.block_hash(number)
+        return await self.chain.hash_under(head, place.number) != place.hash
 
     async def _fork(self, head: Block) -> SeenBlock | None:
         """Return the last block of those that were read and are kept which is still in the chain, if one is."""
@@ -284,7 +281,7 @@ class Follower:
         low, high = 0, len(kept)
         while low < high:
             middle = (low + high) // 2
-            if await self._hash(kept[middle].number, head) == kept[middle].hash:
+            if await self.chain.hash_under(head, kept[middle].number) == kept[middle].hash:
                 low = middle + 1
             else:
                 high = middle
@@ -328,8 +325,8 @@ class Follower:
         The hash is read before the events: a reorg in between leaves a place that is not in the chain, which the next
         poll notices.
         """
-        end = SeenBlock(last, await self._hash(last, head))
-        events = await self.chain.events(INTERESTING, first, last)
+        end = SeenBlock(last, await self.chain.hash_under(head, last))
+        events = await self.chain.events_under(head, INTERESTING, first, last)
         times = await self.chain.block_times(self._projection.timed_blocks(events))
         self._last_poll = time.monotonic()
         return FetchedBlocks(events, times, end)

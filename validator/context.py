@@ -131,9 +131,10 @@ class RunVerificationContext:
     async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
         """Return the commitment of this number that a block holds, if it holds one and its rows are drawn by now."""
         run = self.rules.run
-        if block + SAMPLE_BLOCKS > (await self.chain.head()).number:
+        head = await self.chain.head()
+        if block + SAMPLE_BLOCKS > head.number:
             return None
-        for event in await self.chain.events([WorkCommitted], block, block):
+        for event in await self.chain.events_under(head, [WorkCommitted], block, block):
             if isinstance(event, WorkCommitted) and (event.run, event.node, event.index) == (run, node, index):
                 return CommittedWork.of(event)
         return None

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from muster.chain.events import Event
-from muster.chain.reads import LOG_QUERIES, LOG_SPAN, ChainReader, OutageTimer, behind
+from muster.chain.reads import LOG_QUERIES, LOG_SPAN, ChainReader, OutageTimer
 from muster.chain.types import Block
-from muster.errors import UnreachableError
 from muster.runtime.files import write_atomically
 from muster.runtime.telemetry import logger
 
@@ -27,9 +26,6 @@ REMEMBERED_BLOCKS: Final = 64
 
 IDLE_BLOCKS: Final = 32
 """Blocks without events after which the position is written down all the same."""
-
-POLL_ATTEMPTS: Final = 5
-"""Reads of a chain that reorganises while it is being read."""
 
 Mark = tuple[int, str]
 """A block's number and hash."""
@@ -82,7 +78,7 @@ class EventCursor:
         self.kinds = tuple(self.kinds)
         self.name = self.name or self.path.stem
         self.head: Block | None = None
-        """The latest block that was seen."""
+        """The latest block that was seen, all events up to it being certain."""
         self._position: _Position | None = None
         self._written = -1
         self._offered: tuple[EventBatch, Mark | None] | None = None
@@ -96,12 +92,8 @@ class EventCursor:
         """
         if self._position is None:
             self._position = await asyncio.to_thread(self._load)
-        for _ in range(POLL_ATTEMPTS):
-            self.head = await self._rewind()
-            offer = await self._next_batch(self._position, self.head)
-            if offer is not None:
-                return offer
-        raise UnreachableError(f"the chain reorganises faster than {self.name} can read it", hint="try again")
+        self.head = await self._rewind(self._position)
+        return await self._next_batch(self._position, self.head)
 
     async def ack(self) -> None:
         """Record that everything delivered by the latest `poll` has been dealt with; harmless without a delivery."""
@@ -117,8 +109,11 @@ class EventCursor:
 
     # Reading
 
-    async def _next_batch(self, position: _Position, head: Block) -> EventBatch | None:
-        """Return the next batch, or None when the chain changed between two of its reads."""
+    async def _next_batch(self, position: _Position, head: Block) -> EventBatch:
+        """Return the next batch.
+
+        The last block's hash is read before the events: where a reorg comes in between, the next poll goes back.
+        """
         limit = head.number - self.chain.settings.confirmations
         first, span = position.next, min(self.span, LOG_QUERIES * self.chain.log_span.blocks)
         last = min(limit, first + span - 1)
@@ -126,32 +121,26 @@ class EventCursor:
             nothing = EventBatch((), first, first - 1, position.rewound_to)
             self._offered = nothing, None
             return nothing
-        before = [_hexed(head)] if last == head.number else await self._hashes([last])
-        found = await self.chain.events(self.kinds, first, last)
-        anchor = position.marks[-1:]
-        after = await self._hashes([last, *(number for number, _ in anchor)])
-        if before[0] is None or after != [before[0], *(mark for _, mark in anchor)]:
-            return None
+        mark = last, "0x" + (await self.chain.hash_under(head, last)).hex()
+        found = await self.chain.events_under(head, self.kinds, first, last)
         events = tuple(event for event in found if self.run is None or getattr(event, "run", self.run) == self.run)
         batch = EventBatch(events, first, last, position.rewound_to, more=last < limit)
-        self._offered = batch, (last, before[0])
+        self._offered = batch, mark
         return batch
 
-    async def _rewind(self) -> Block:
+    async def _rewind(self, position: _Position) -> Block:
         """Go back to the last remembered block that is still part of the chain; return the latest block.
 
         Raises UnreachableError while nothing but blocks that the endpoint does not know speaks for a reorg.
         """
-        position = self._position
-        if position is None or not position.marks:
-            return await self.chain.head()
+        head = await self.chain.settled_head(position.next - 1)
+        if not position.marks:
+            return head
         newest, digest = position.marks[-1]
-        now, head = await self.chain.blocks([newest, "latest"])
-        if head is None:
-            raise behind("it does not know its latest block")
-        hashes = [_hexed(now)]
-        if hashes != [digest]:
-            hashes = await self._hashes([number for number, _ in position.marks])
+        if newest <= head.number and "0x" + (await self.chain.hash_under(head, newest)).hex() == digest:
+            hashes: list[str | None] = [digest]
+        else:
+            hashes = list(map(_hexed, await self.chain.blocks([number for number, _ in position.marks])))
         if hashes[-1] == digest:
             self._outage.end()
             return head
@@ -165,9 +154,6 @@ class EventCursor:
         self._offered = None
         await asyncio.to_thread(self._save, self._position)
         return head
-
-    async def _hashes(self, numbers: list[int]) -> list[str | None]:
-        return list(map(_hexed, await self.chain.blocks(numbers)))
 
     # On disk
 

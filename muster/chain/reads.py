@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
+from muster.chain.blocks import NEAR, RecentBlocks, Which, behind, block_in, events_in, read_blocks
 from muster.chain.connection import Web3
 from muster.chain.error_messages import decode_revert
-from muster.chain.events import decode_logs
 from muster.chain.gas import GasBalance
-from muster.chain.provider import OversizedError, RpcError, data
+from muster.chain.provider import OversizedError, RpcError
 from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
 from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.abi import CONTRACTS
@@ -23,7 +23,7 @@ from muster.contracts.codec import Call, Event
 from muster.contracts.court import CaseOpened
 from muster.contracts.registry import Node, Registered, Role, Status
 from muster.contracts.runs import Checkpoint
-from muster.errors import ChainError, ConfigError, MalformedError, MismatchError, UnreachableError, WrongChainError
+from muster.errors import ChainError, ConfigError, MismatchError, WrongChainError
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.keys import Keys, RunKeys
 from muster.protocol.terms import Terms, run_hash
@@ -47,23 +47,6 @@ chain has lost the block: a public chain is soon longer than it was before a reo
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
-
-
-def behind(what: str) -> UnreachableError:
-    """Return the error for an answer from before what is known already: it proves nothing."""
-    return UnreachableError(
-        f"the endpoint is behind: {what}", hint="try again; if it stays so, set chain.rpc_url to another endpoint"
-    )
-
-
-def _block(answer: Any) -> Block | None:
-    """Read an answer of eth_getBlockByNumber; None where there is no such block. Raises MalformedError."""
-    if answer is None:
-        return None
-    try:
-        return Block(int(answer["number"], 16), int(answer["timestamp"], 16), data(answer["hash"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedError(f"eth_getBlockByNumber: the answer is no block: {error!r}") from error
 
 
 class OutageTimer:
@@ -120,6 +103,7 @@ class ChainReader:
         self.chain_id = book.chain_id
         self.settings = settings
         self.log_span = LogSpan()
+        self._recent = RecentBlocks(web3.provider, book)
         self._terms: dict[int, Terms] = {}
         self._validators: dict[int, list[str]] = {}
         self._validators_seen: dict[int, int] = {}
@@ -156,18 +140,35 @@ class ChainReader:
     async def block_hash(self, number: int) -> bytes:
         return (await self.block(number)).hash
 
-    async def block(self, which: int | Literal["latest"]) -> Block:
+    async def block(self, which: Which) -> Block:
         """Return a block. Raises ChainError when there is none yet."""
         (found,) = await self.blocks([which])
         if found is None:
             raise ChainError(f"chain {self.chain_id} has no block {which} yet")
         return found
 
-    async def blocks(self, which: Sequence[int | Literal["latest"]]) -> list[Block | None]:
+    async def blocks(self, which: Sequence[Which]) -> list[Block | None]:
         """Return blocks in as few round trips as the endpoint allows; None for one that it does not know."""
-        names = [one if one == "latest" else hex(one) for one in which]
-        answers = await self.web3.provider.batch([("eth_getBlockByNumber", [name, False]) for name in names])
-        return [_block(answer) for answer in answers]
+        return await read_blocks(self.web3.provider, which)
+
+    async def settled_head(self, after: int) -> Block:
+        """Return the newest block such that the events of all between `after` and it are certain.
+
+        That is the latest block, or one that is some seconds older. Blocks that are not confirmed may be uncertain.
+        """
+        head = await self.head()
+        after = max(after, head.number - NEAR, 0)
+        line = await self._recent.line(head, after)
+        confirmed = head.number - self.settings.confirmations
+        asked = [block for block in line if after < block.number <= confirmed]
+        certain = await self._recent.settle(asked)
+        return line[len(certain) - len(asked) - 1]
+
+    async def hash_under(self, head: Block, number: int) -> bytes:
+        """Return the hash of the block with this number, `head` or before it, in the chain that `head` ends."""
+        if number <= head.number - NEAR:
+            return await self.block_hash(number)
+        return (await self._recent.line(head, number))[0].hash
 
     async def block_times(self, numbers: Iterable[int]) -> dict[int, int]:
         """Return the chain's seconds of these blocks. Raises UnreachableError when the endpoint does not know one."""
@@ -179,10 +180,26 @@ class ChainReader:
             found[number] = block.timestamp
         return found
 
+    async def events_under(self, head: Block, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:
+        """Return the events of these kinds in blocks `first` to `last` of the chain that `head` ends, in order.
+
+        Raises UnreachableError where it is not certain yet what they are.
+        """
+        near = max(first, head.number - NEAR + 1)
+        found = list(await self.events(kinds, first, min(last, near - 1)))
+        if near <= last:
+            blocks = (await self._recent.line(head, near))[: last - near + 1]
+            settled = await self._recent.settle(blocks)
+            if len(settled) < len(blocks):
+                raise behind(f"it gives no receipts of block {blocks[len(settled)].number}, and no logs so far")
+            found += [event for events in settled for event in events if isinstance(event, tuple(kinds))]
+        return tuple(found)
+
     async def events(self, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:
         """Events of these kinds in blocks `first` to `last`, in order, asked for in pieces that the endpoint takes.
 
-        Providers word their limits in many ways: whatever they refuse is asked for in fewer blocks, down to one.
+        Providers word their limits in many ways: whatever they refuse is asked for in fewer blocks, down to one. Of
+        blocks less than NEAR deep the answer may lack some: who remembers it asks `events_under`.
         Raises UnreachableError when the endpoint does not know all of these blocks.
         """
         found: list[Event] = []
@@ -211,14 +228,13 @@ class ChainReader:
             "address": sorted({getattr(self.addresses, kind.ABI.contract) for kind in kinds}),
             "topics": [sorted({"0x" + kind.ABI.topic.hex() for kind in kinds})],
         }
-        end, logs = await self.web3.provider.batch(
+        answer, logs = await self.web3.provider.batch(
             [("eth_getBlockByNumber", [hex(last), False]), ("eth_getLogs", [question])]
         )
-        if end is None:
+        if (end := block_in(answer, last)) is None:
             raise behind(f"it does not know block {last}")
-        if not isinstance(logs, list):
-            raise MalformedError("eth_getLogs: the answer is not a list")
-        return tuple(event for event in decode_logs(logs, self.addresses) if isinstance(event, tuple(kinds)))
+        found = events_in(logs, self.addresses, first, end)
+        return tuple(event for event in found if isinstance(event, tuple(kinds)))
 
     async def all_events(self, kind: type[E]) -> list[E]:
         """Return the events of a kind so far, in order. Raises as `events`."""
@@ -300,9 +316,11 @@ class ChainReader:
         """Return the active validators of a run, in order of registration."""
         async with self._validators_lock:
             known = self._validators.setdefault(run, [])
-            last = (await self.head()).number
-            first = max(self.addresses.from_block, self._validators_seen.get(run, 0) - REORG_DEPTH)
-            for event in await self.events([Registered], first, last):
+            seen = self._validators_seen.get(run, 0)
+            head = await self.settled_head(seen)
+            last = head.number - self.settings.confirmations
+            first = max(self.addresses.from_block, seen - REORG_DEPTH)
+            for event in await self.events_under(head, [Registered], first, last):
                 assert isinstance(event, Registered)
                 if event.run == run and event.role == Role.VALIDATOR and event.node not in known:
                     known.append(event.node)

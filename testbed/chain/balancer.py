@@ -1,6 +1,7 @@
 """A public endpoint in front of a real Anvil: behind its one address are servers, of which some lag or fail at times.
 
-One HTTP request, a batch too, is answered by one server; the next one may be answered by another.
+One HTTP request, a batch too, meets one fate; the next one may meet another. Where there are servers that differ, each
+call of a batch is answered by the next of them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from muster.chain.provider import BoundedProvider
@@ -36,6 +38,20 @@ def first(count: int, word: str) -> Pick:
     return lambda text: word in text and next(left, None) is not None
 
 
+@dataclass(frozen=True)
+class Server:
+    """One of several that differ."""
+
+    head: int = 0
+    """Newest blocks that it does not have."""
+    index: int = 0
+    """Newest of its own blocks of which it answers that they have no logs."""
+    receipts: int = 0
+    """Newest of its own blocks whose transactions and receipts it does not know."""
+    pool: bool = True
+    """Whether it knows transactions that are not mined."""
+
+
 class Balancer:
     """The endpoint. Make it with `balanced`."""
 
@@ -55,6 +71,8 @@ class Balancer:
         self.error: dict[str, Any] = {"code": -32603, "message": "internal error"}
         self.loses: Pick = never
         """Requests that are dealt with, and whose answers get lost."""
+        self.server: Callable[[], Server] | None = None
+        """Names the server that answers the next call, where servers differ."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         body = json.loads((await read_request(reader))[1])
@@ -78,24 +96,55 @@ class Balancer:
                 for call, answer in zip(calls, found, strict=True)
             ]
         elif self.lags(text):
-            answers = [await self._earlier(call) for call in calls]
+            server = Server(head=await self._tip() - self.head, pool=False)
+            answers = [await self._by(server, call) for call in calls]
+        elif self.server is not None:
+            answers = [await self._by(self.server(), call) for call in calls]
         else:
             return await self._anvil.exchange(body)
         return answers if isinstance(body, list) else answers[0]
 
-    async def _earlier(self, call: dict[str, Any]) -> dict[str, Any]:
-        """Answer as a server that does not have the blocks after `head`."""
-        method = call["method"]
-        params = [hex(self.head) if value in ("latest", "pending") else value for value in call["params"]]
+    async def _tip(self) -> int:
+        return int(await self._anvil.request("eth_blockNumber"), 16)
+
+    async def _by(self, server: Server, call: dict[str, Any]) -> dict[str, Any]:
+        """Answer as this server would."""
+        # 1. Its own latest and pending block.
+        method, head = call["method"], await self._tip() - server.head
+        names = {"latest": hex(head), "pending": "pending" if server.pool else hex(head)}
+        params: list[Any] = [names.get(value, value) if isinstance(value, str) else value for value in call["params"]]
+        # 2. What it knows of the block that is asked about.
+        if method == "eth_getBlockByNumber":
+            return await self._known(call, params) if int(params[0], 16) <= head else _answer(call, result=None)
+        if method == "eth_getLogs" and "blockHash" in params[0]:
+            number = await self._number(params[0]["blockHash"])
+            if number is None or number > head:
+                return _answer(call, error={"code": -32000, "message": "unknown block"})
+            return await self._known(call, params) if number <= head - server.index else _answer(call, result=[])
         if method == "eth_getLogs":
-            params = [{**params[0], "toBlock": hex(min(self.head, int(params[0]["toBlock"], 16)))}]
-        answer = await self._anvil.exchange({**call, "params": params})
-        found = answer.get("result")
-        if method == "eth_getBlockByNumber" and int(params[0], 16) > self.head:
-            return _answer(call, result=None)
-        if method == "eth_getTransactionReceipt" and found and int(found["blockNumber"], 16) > self.head:
-            return _answer(call, result=None)
+            last = min(int(params[0]["toBlock"], 16), head - server.index)
+            if last < int(params[0]["fromBlock"], 16):
+                return _answer(call, result=[])
+            return await self._known(call, [{**params[0], "toBlock": hex(last)}])
+        if method == "eth_getBlockReceipts":
+            number = await self._number(params[0])
+            has = number is not None and number <= head - server.receipts
+            return await self._known(call, params) if has else _answer(call, result=[])
+        # 3. What it knows of the transaction.
+        answer = await self._known(call, params)
+        if method in OF_A_TRANSACTION and (found := answer.get("result")):
+            mined = found["blockNumber"]
+            is_known = server.pool if mined is None else int(mined, 16) <= head - server.receipts
+            return answer if is_known else _answer(call, result=None)
         return answer
+
+    async def _known(self, call: dict[str, Any], params: list[Any]) -> dict[str, Any]:
+        return await self._anvil.exchange({**call, "params": params})
+
+    async def _number(self, digest: str) -> int | None:
+        """Return the number of the block with a hash."""
+        block = await self._anvil.request("eth_getBlockByHash", digest, False)
+        return None if block is None else int(block["number"], 16)
 
 
 def _answer(call: dict[str, Any], **content: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.chain import provider, reads
+from muster.chain import blocks, provider, reads
 from muster.chain.anvil import LocalChain
+from muster.chain.blocks import NEAR
 from muster.chain.client import Chain
 from muster.chain.cursor import REMEMBERED_BLOCKS, EventBatch, EventCursor
 from muster.chain.events import decode_logs
@@ -25,8 +27,9 @@ from muster.contracts.token import Transfer
 from muster.errors import ConfigError, UnreachableError
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
-from testbed.chain.balancer import always, balanced, first, never
+from testbed.chain.balancer import Server, always, balanced, first, never
 from testbed.chain.contracts import Deployment, deploy_on, funded_on
+from testbed.waiting import BOUND
 
 Start = Callable[..., Anvil]
 
@@ -208,10 +211,34 @@ async def test_events_that_a_server_does_not_have_yet_are_not_left_out(place: De
             assert [event.at.block for event in found] == [first.block]
 
 
+@pytest.mark.parametrize("receipts", [0, 100])
+async def test_an_event_of_a_block_that_a_server_has_not_indexed_is_delivered(
+    place: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receipts: int
+) -> None:
+    """The server has the block, and answers that it has no logs. Its receipts it may have."""
+    monkeypatch.setattr(blocks, "SETTLE_SECONDS", 0.5)
+    async with balanced(place.anvil) as balancer:
+        settings = place.settings.model_copy(update={"rpc_url": balancer.url})
+        async with depositor(place) as chain, await Chain.connect(settings) as watcher:
+            cursor = cursor_on(watcher, tmp_path)
+            await drain(cursor)
+            balancer.server = lambda: Server(index=100, receipts=receipts)
+            await chain.send(registry.deposit(1))
+            found = await drain(cursor)
+            assert found == ([] if receipts else [1])
+            balancer.server = Server
+            await chain.send(registry.deposit(2))
+            async with asyncio.timeout(BOUND):
+                while len(found) < 2:
+                    found += await drain(cursor)
+            assert found == [1, 2]
+
+
 async def test_endpoint_with_log_queries_of_one_block_is_followed(place: Deployment, tmp_path: Path) -> None:
     def is_wide(text: str) -> bool:
-        (question,) = [call["params"][0] for call in json.loads(text) if call["method"] == "eth_getLogs"] or [{}]
-        return int(question.get("toBlock", "0x0"), 16) - int(question.get("fromBlock", "0x0"), 16) > 0
+        calls = json.loads(text)
+        asked = [call["params"][0] for call in calls if call["method"] == "eth_getLogs"] if "fromBlock" in text else []
+        return any(int(one["toBlock"], 16) > int(one["fromBlock"], 16) for one in asked)
 
     async with balanced(place.anvil) as balancer:
         settings = place.settings.model_copy(update={"rpc_url": balancer.url})
@@ -220,8 +247,9 @@ async def test_endpoint_with_log_queries_of_one_block_is_followed(place: Deploym
             balancer.fails = lambda text: "eth_getLogs" in text and is_wide(text)
             cursor = cursor_on(watcher, tmp_path)
             await chain.send(registry.deposit(1))
+            place.anvil.request("anvil_mine", hex(NEAR))
             assert await drain(cursor) == [1]
-            place.anvil.request("anvil_mine", hex(LOG_QUERIES))
+            place.anvil.request("anvil_mine", hex(LOG_QUERIES + NEAR))
             await chain.send(registry.deposit(2))
             batch = await cursor.poll()
             assert (amounts(batch), batch.last - batch.first + 1) == ([], LOG_QUERIES), "what is read is kept"
