@@ -45,6 +45,9 @@ BUMPS: Final = 2
 WARN_SECONDS: Final = 3600.0
 """Between two warnings that the key is low on ether."""
 
+LAG_SECONDS: Final = 5.0
+"""How long a count of transactions below what was seen mined is taken for a lagging server's, and not for a reorg's."""
+
 KEEP_ALIVES: Final = 10
 """How often within `timeout` it is asked whether the endpoint still knows the transaction."""
 
@@ -71,6 +74,8 @@ class TxSender:
         self.dearest = int(settings.dearest_transaction * TOKEN)  # ether has as many decimals
         self._lock = asyncio.Lock()
         self._pending_done = False
+        self._seen = 0
+        """The count of transactions after the last that was seen mined."""
         self._log = logger("chain")
         self._warnings = Repeats(WARN_SECONDS)
 
@@ -207,9 +212,13 @@ class TxSender:
         The endpoint sets both: while they make it dearer than `chain.dearest_transaction`, wait, up to `timeout`.
         Raises ChainError.
         """
-        end = time.monotonic() + self.timeout
+        lag_end, end = time.monotonic() + LAG_SECONDS, time.monotonic() + self.timeout
         while True:
             count, balance, fees = await self._market()
+            if count < self._seen and time.monotonic() < lag_end:
+                await asyncio.sleep(self.poll)
+                continue
+            self._seen = min(self._seen, count)
             self.warn(GasBalance(self.signer.address, self.chain_id, balance, price_of(fees)))
             fees = fees.times(factor) if factor > 1 else fees
             if (cost := gas * fees.max_fee) <= self.dearest:
@@ -299,6 +308,7 @@ class TxSender:
                 # 1. It is mined.
                 found = await self._look(sent)
                 if isinstance(found, Mined):
+                    self._seen = max(self._seen, sent.nonce + 1)
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
                     return found
                 # 2. Another transaction took its nonce.
