@@ -3,13 +3,15 @@
     python benchmarks/service.py [--json] [--quick] [--only NAME …] [--commitments 1600000] [--seconds 30]
 
 A real orchestrator process with plain settings over a synthetic run (`testbed.big_run`) and a real Anvil, on the same
-machine as its load (`service_members` and `service_strangers` say what they do). Members are rows of its database
-with real keys: their signatures are real, and the chain emits their commitments.
+machine as its load (`service_members` and `service_strangers` say what they do). Against strangers it has one core.
+Members are rows of its database with real keys: their signatures are real, and the chain emits their commitments.
 
 - `hostile_…`: p99 of answers to 100 members and to the trainer while strangers do their worst. Each kind takes turns
   with rounds without it (*limit*). The ratio is the p99 over what is allowed, twice that without or 0.25 s, of the
   party with the larger one. `hostile_503` counts refusals for want of room, `hostile_health` is the slowest answer to a
   health check.
+- `hostile_origin…`: the same of an origin of weights, whose connections one address holds (`service_origin`).
+- `request_cpu_…`: CPU time of a request with as many query keys or headers as may be, beside one with none.
 - `workers_one_process`: the most members with whom neither the p99 of waits nor that of writes exceeds 0.25 s.
 - `rss_per_worker`: memory that the orchestrator takes for each of 3,000 members, beyond what it took to serve 50
   others.
@@ -21,12 +23,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -40,14 +43,16 @@ from sqlalchemy import create_engine
 from benchmarks import service_chain, service_pair, service_writes
 from benchmarks.page_cost import able_workers, load_of, watching
 from benchmarks.report import Figure, figure, none, parser, show
-from benchmarks.service_load import Load
-from benchmarks.service_strangers import HELD
+from benchmarks.service_load import Line, Load
+from benchmarks.service_origin import hostile_origin
+from benchmarks.service_strangers import HELD, wide_request
 from benchmarks.watched import cpu_of, expect, memory_of, module, started, tell
 from muster.chain.keys import Signer
 from muster.constants import HOUR_SECONDS
 from muster.errors import MusterError
 from muster.protocol.messages import StepReport
 from muster.runtime import telemetry
+from muster.runtime.http_limits import HEADERS, QUERY_KEYS
 from orchestrator.tables import PAYMENTS, nodes
 from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.rows import NOTHING
@@ -75,7 +80,10 @@ HEALTH: Final = ("/healthz", "/readyz", "/metrics", "/version")
 HEALTH_SECONDS: Final = 0.5
 TRAINER_SECONDS: Final = 0.5
 STEP_SECONDS: Final = 5.0
-ATTACKS: Final = ("reads", "heads", "signatures", "uploads", "watchers")
+ATTACKS: Final = ("reads", "heads", "signatures", "uploads", "watchers", "scrapes", "signed", "wide")
+WIDE: Final = {"plain": (0, 0), "keys": (QUERY_KEYS, 0), "headers": (0, HEADERS - 2), "refused": (9_000, 0)}
+"""Query keys and further headers of requests whose processor time is measured."""
+WIDE_REQUESTS: Final = 500
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ class Scale:
     seconds: float
     rounds: int = ROUNDS
     is_quick: bool = False
+    attacks: Sequence[str] = ATTACKS
 
 
 @dataclass
@@ -151,13 +160,16 @@ class Members:
 
 
 @contextmanager
-def furnished(members: int, commitments: int, crowds: int = 1) -> Iterator[Members]:
-    """Yield a run with so many members, and validators for so many crowds."""
+def furnished(members: int, commitments: int, crowds: int = 1, cores: int | None = None) -> Iterator[Members]:
+    """Yield a run with so many members, and validators for so many crowds. cores: the orchestrator's; None for all."""
     shape = Shape(steps=max(1_000, commitments // 16), nodes=int(members / ABLE) + 100, commitments=commitments)
     with tempfile.TemporaryDirectory(prefix="muster-service-") as folder, big_run(Path(folder), shape) as big:
         judges = enrol(big, crowds * VALIDATORS)
         let_emit(big.anvil, big.run_fixture.book.runs)
+        all_cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, sorted(all_cores)[:cores])  # which the process inherits
         big.orchestrator.start()
+        os.sched_setaffinity(0, all_cores)
         yield Members(big, judges)
 
 
@@ -255,14 +267,38 @@ async def _be_trainer(big: BigRun, until: asyncio.Task[str], found: Round) -> No
 
 def hostile(scale: Scale) -> list[Figure]:
     """Measure members and trainer with and without each kind of strangers, in turns."""
-    kinds = ("", *ATTACKS)
+    kinds = ("", *scale.attacks)
     crowds = scale.rounds * len(kinds)
     rounds: dict[str, list[Round]] = {kind: [] for kind in kinds}
-    with furnished(crowds * MEMBERS + scale.rounds * (HELD + len(kinds)), scale.commitments, crowds) as members:
+    with furnished(crowds * MEMBERS + scale.rounds * (HELD + len(kinds)), scale.commitments, crowds, 1) as members:
         for _ in range(scale.rounds):
             for kind in kinds:
                 rounds[kind].append(measure(members, MEMBERS, scale.seconds, kind))
-    return hostile_figures(rounds)
+    return [*hostile_figures(rounds), *hostile_origin(scale.seconds)]
+
+
+def request_cpu(_: Scale) -> list[Figure]:
+    """Measure the processor time of requests by how many query keys and headers they have."""
+    with furnished(1, SMALL) as members:
+        load = members.load(1, judges=0)
+        ms = {name: asyncio.run(_cpu_of_each(members, wide_request(load, *wide))) for name, wide in WIDE.items()}
+    return [
+        figure(f"request_cpu_{name}", ms[name], limit=ms["plain"], target=5.0, unit="ms", at_most=True)
+        for name in WIDE
+        if name != "plain"
+    ]
+
+
+async def _cpu_of_each(members: Members, request: bytes) -> float:
+    """Return the orchestrator's milliseconds for one of many such requests."""
+    pid, port = members.big.orchestrator.pid, members.big.orchestrator.port
+    line, spent = await Line.open(port, 0, 5), cpu_of(pid)
+    for _ in range(WIDE_REQUESTS):
+        with suppress(OSError):
+            await line.ask(request)
+        if not line.is_free:
+            line = await Line.open(port, 0, 5)
+    return 1000 * (cpu_of(pid) - spent) / WIDE_REQUESTS
 
 
 def hostile_figures(rounds: dict[str, list[Round]]) -> list[Figure]:
@@ -358,6 +394,7 @@ def both_writes(scale: Scale) -> list[Figure]:
 
 PARTS: Final[dict[str, Callable[[Scale], list[Figure]]]] = {
     "hostile": hostile,
+    "request_cpu": request_cpu,
     "workers_one_process": workers_one_process,
     "rss_per_worker": rss_per_worker,
     "signed_writes": both_writes,
@@ -372,13 +409,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument(
         "--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="NAME", help="these figures alone"
     )
+    made.add_argument(
+        "--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="NAME", help="these strangers alone"
+    )
     made.add_argument("--commitments", type=int, default=1_600_000, help="of the run that strangers read")
     made.add_argument("--seconds", type=float, default=30.0, help="of one round")
     options = made.parse_args(arguments)
     telemetry.configure("service", level="error")
-    scale = Scale(options.commitments, options.seconds)
+    scale = Scale(options.commitments, options.seconds, attacks=options.attacks)
     if options.quick:
-        scale = Scale(min(40_000, options.commitments), min(10.0, options.seconds), rounds=1, is_quick=True)
+        smaller = {"commitments": min(40_000, scale.commitments), "seconds": min(10.0, scale.seconds), "rounds": 1}
+        scale = replace(scale, **smaller, is_quick=True)
     figures = [one for name in options.only for one in PARTS[name](scale)]
     about = [f"{scale.commitments} commitments", f"{scale.seconds:g} s a round"]
     return show(figures, as_json=options.json, about=about)

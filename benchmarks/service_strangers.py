@@ -21,6 +21,7 @@ from typing import Any, Final
 from benchmarks.service_load import ADDRESSES, RETRY_SECONDS, Line, Load, begin, request_of
 from muster.protocol.hashes import content_hash
 from muster.protocol.receipts import upload_target
+from muster.runtime.http_limits import HEADERS, QUERY_KEYS
 from testbed.signing import QuickSigner
 
 TRICKLE_SECONDS: Final = 1.0
@@ -69,20 +70,58 @@ async def read_worst(load: Load) -> None:
         seconds[read] = (time.monotonic() - begun) * (answer.status == 200)
         line = line if line.is_free else await Line.open(load.port, 0, 5)
     worst = sorted(seconds, key=seconds.__getitem__)[-WORST:]
+
+    def worst_read() -> bytes:
+        return request_of(load, "GET", random.choice(worst).format(n=random.randrange(1 << 16)))
+
+    await _ask_on(load, worst_read, {read: seconds[read] for read in worst})
+
+
+async def _ask_on(load: Load, make: Callable[[], bytes], about: object = None) -> None:
+    """Ask over many connections, again as soon as there is an answer."""
     connected = asyncio.Queue[None]()
 
-    async def read_on(number: int) -> None:
+    async def ask_on(number: int) -> None:
         line = await Line.open(load.port, number, 5)
         connected.put_nowait(None)
         while True:
             try:
-                read = random.choice(worst).format(n=random.randrange(1 << 16))
-                answer = await line.ask(request_of(load, "GET", read))
+                answer = await line.ask(make())
                 await asyncio.sleep(RETRY_SECONDS if answer.status == 503 else 0)
             except OSError:
                 line = await Line.open(load.port, number, 5)
 
-    await _all(READERS, read_on, connected, {read: seconds[read] for read in worst})
+    await _all(READERS, ask_on, connected, about)
+
+
+async def scrape(load: Load) -> None:
+    """Ask for the metrics and for the description of the service."""
+    await _ask_on(load, lambda: request_of(load, "GET", random.choice(("/metrics", "/openapi.json", "/readyz"))))
+
+
+async def read_signed(load: Load) -> None:
+    """Be one node that signs reads of what has no end."""
+    signer, run = QuickSigner(load.keys[0], load.domain), f"/v1/runs/{load.run}"
+    reads = ("verdicts", "events?after={n}", "grades", "accepted?min_step={n}", "environments?after={n}")
+
+    def read() -> bytes:
+        target = f"{run}/{random.choice(reads)}".format(n=random.randrange(1 << 10))
+        return request_of(load, "GET", target, signer=signer)
+
+    await _ask_on(load, read)
+
+
+async def ask_widely(load: Load) -> None:
+    """Ask with as many query keys and headers as may be, and with as many as 45 kB hold."""
+    wide = [wide_request(load, keys, headers) for keys, headers in ((QUERY_KEYS, HEADERS - 2), (9_000, 0), (0, 9_000))]
+    await _ask_on(load, lambda: random.choice(wide))
+
+
+def wide_request(load: Load, keys: int, headers: int) -> bytes:
+    """Return a read with so many query keys, and so many headers besides the usual two."""
+    query = "&".join(f"{number:x}=" for number in range(keys))
+    whole = request_of(load, "GET", f"/v1/runs/{load.run}/demand?{query}")
+    return whole[:-2] + b"".join(b"%x:\r\n" % number for number in range(headers)) + b"\r\n"
 
 
 def reads_of(load: Load) -> list[str]:
@@ -174,7 +213,15 @@ async def _all(
         print("connected", json.dumps(about), flush=True)
 
 
-KINDS: Final = {"reads": read_worst, "heads": hang_on, "signatures": sign_in_vain, "uploads": hold_uploads}
+KINDS: Final = {
+    "reads": read_worst,
+    "heads": hang_on,
+    "signatures": sign_in_vain,
+    "uploads": hold_uploads,
+    "scrapes": scrape,
+    "signed": read_signed,
+    "wide": ask_widely,
+}
 
 
 if __name__ == "__main__":

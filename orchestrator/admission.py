@@ -2,7 +2,7 @@
 
 Rules:
 
-- `/healthz`, `/readyz`, `/metrics` and `/version` are always answered.
+- `/healthz`, `/readyz` and `/version` are always answered.
 - The trainer, members and strangers have slots of their own, so the many cannot take those of the few; so have
   strangers' requests for files, whose answers are long and may be read slowly. A request holds its slot until its
   answer is sent. Without a free slot it waits, for WAIT_SECONDS at most, in a bounded queue; beyond that it is
@@ -10,6 +10,9 @@ Rules:
 - A client that reads the page or its documents takes a slot of a separate kind, member or not. What these show
   is made in turns (`page/turns.py`), so they may wait.
 - A member's upload takes a slot of a separate kind, since its file may arrive slowly (`upload_slots.py`).
+- Of reads in LISTS, which may be as long as an answer gets, one is made at a time, signed or not, address by address;
+  the trainer's need not wait. It is sent at its reader's speed, in a slot of its party.
+- A proxy's question whether a signature is good (CHECK) takes a slot of a separate kind.
 - A question for the demand that may be held (`demand_board.py`) takes a slot of a separate kind, of which a party has
   HELD_EACH. Where none is free, or it is signed, it is answered at once, as any other.
 - A watcher of the run's state holds a slot of a separate kind for as long as it watches, and never waits for one.
@@ -30,12 +33,13 @@ import asyncio
 import re
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final, Literal, cast
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from muster.protocol.requests import HEADER_SIGNATURE
@@ -47,7 +51,11 @@ from orchestrator.demand_board import DemandBoard
 from orchestrator.hot_reads import HeldQuestion, wait_of
 from orchestrator.problems import problem_response
 
-ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/version"})
+ALWAYS: Final = frozenset({"/healthz", "/readyz", "/version"})
+METRICS: Final = "/metrics"
+"""Answered at either listener: Prometheus asks one port of each process."""
+CHECK: Final = "/v1/signed"
+"""Where a proxy asks whether a body that it is about to store is signed (deploy/nginx/muster.conf)."""
 FILES: Final = ("/v1/files/", "/v1/evidence", "/v1/environments/")
 LIVE: Final = re.compile(r"/v1/runs/[0-9]+/live")
 PAGE: Final = re.compile(
@@ -56,6 +64,8 @@ PAGE: Final = re.compile(
     r"|/v1/runs/[0-9]+/(nodes|addresses|cases|checkpoints|rollouts|charts)(/.*)?"
 )
 """What is made for people: `orchestrator/page/`."""
+LISTS: Final = re.compile(r"/v1/runs/[0-9]+/(verdicts|grades|events|accepted|environments|traps/[0-9]+)")
+"""What is read by a cursor, as much of it as one answer may have."""
 HELD_EACH: Final = 64
 """Questions of one party that are held at the same time."""
 WAIT_SECONDS: Final = 5.0
@@ -66,7 +76,7 @@ CLOSED: Final = telemetry.counter("connections_closed_for_room", "Connections cl
 
 POLLED: Final = re.compile(r"/v1/runs/[0-9]+/(demand|accepted)")
 """What nodes ask all the time, mostly unsigned: it is answered from bytes (`hot_reads.py`)."""
-MEMBERS: Final = ("trainer", "member", "uploader")
+MEMBERS: Final = ("trainer", "member", "uploader", "check")
 """Kinds of parties that take members' readers of the database."""
 
 Recognise = Callable[[Request], Awaitable[Owner | None]]
@@ -194,6 +204,8 @@ class Admission:
             "member": Slots(256, 4096),
             "uploader": Slots(4096, 0, share=1 / 1024),
             "stranger": Slots(128, 4096),
+            "check": Slots(32, 2048),
+            "list": Slots(1, 512, share=1 / 16),
             "reader": Slots(128, 1024),
             "viewer": Slots(128, 1024),
             "watcher": Slots(min(watchers, table.budget // 2), 0),
@@ -205,21 +217,31 @@ class Admission:
         if scope["type"] != "http" or scope["path"] in ALWAYS:
             await self._app(scope, receive, send)
             return
-        if self._listener not in (None, right := listener_of(scope)):
+        if self._listener not in (None, right := listener_of(scope)) and scope["path"] != METRICS:
             await problem_response(421, "Misdirected request", *_ELSEWHERE[right])(scope, receive, send)
             return
         kind, party = await self.party(scope)
         LANE.set("members" if kind in MEMBERS else "public")
+        is_list = kind != "trainer" and scope["method"] == "GET" and LISTS.fullmatch(scope["path"])
+        app = partial(self._answer, "list", party, self._app) if is_list else self._app
+        await self._answer(kind, party, app, scope, receive, send)
+
+    async def _answer(self, kind: str, party: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer in a slot of this kind, which is free again when the answer is sent; a list's when it is made."""
         slots = self.slots_by_kind[kind]
         if not await slots.acquire(party):
             REFUSED.labels(kind).inc()
             detail = "more requests are under way than this orchestrator answers at once"
             await problem_response(503, "Too many requests", detail, "try again in a second")(scope, receive, send)
             return
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            slots.release(party)
+        with ExitStack() as slot:
+            slot.callback(slots.release, party)
+
+            async def send_made(message: Message) -> None:
+                slot.close()
+                await send(message)
+
+            await app(scope, receive, send_made if kind == "list" else send)
 
     def hold(self, board: DemandBoard, run: int, connection: BoundedProtocol, cycle: RequestResponseCycle) -> bool:
         """Hold a question for the demand, where it may be held and needs no look at a signature; return whether."""
@@ -243,6 +265,8 @@ class Admission:
         connection: BoundedProtocol = scope["state"]["connection"]
         headers, owner = Headers(scope=scope), connection.owner
         address = _address(connection, headers)
+        if scope["path"] == CHECK:
+            return "check", address
         if owner is None and HEADER_SIGNATURE in headers and await self._recognising.acquire(address):
             try:
                 owner = await self._recognise(Request(scope))

@@ -5,13 +5,15 @@ Reads are open to everybody, since they reveal nothing private; writes are signe
 
 from __future__ import annotations
 
+import json
 from datetime import date
+from functools import cache, partial
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -48,11 +50,12 @@ from muster.protocol.messages import (
 )
 from muster.runtime import telemetry
 from orchestrator import problems
+from orchestrator.admission import CHECK
 from orchestrator.auth import announced_bytes
 from orchestrator.demand_board import MAX_HELD_SECONDS
 from orchestrator.events import EventPage, events_after
 from orchestrator.hot_reads import HotReads
-from orchestrator.metrics import PRIVATE, Measured, observe
+from orchestrator.metrics import PRIVATE, Measured, scrape
 from orchestrator.page.announcement_routes import announced
 from orchestrator.page.routes import documents, pages
 from orchestrator.page.summary import Summary
@@ -118,15 +121,14 @@ def create_app(service: OrchestratorService) -> FastAPI:
         title="Muster orchestrator",
         version=version("muster"),
         summary="Where the swarm of one run meets. Writing requests are signed: see muster.protocol.requests.",
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,  # which would encode the document for each reader
     )
     app.state.service = service
     problems.install(app)
     app.add_middleware(TypedAnswers)
     for router in (about, files, judgements, runs, contributed, announced, documents, pages):
         app.include_router(router)
-    _with_problem_schema(app)
+    app.state.openapi = cache(partial(_document, app))
     return app
 
 
@@ -136,16 +138,11 @@ def create_asgi(service: OrchestratorService) -> ASGIApp:
     return Measured(HotReads(create_app(service), service.run, service.demand, hides=hides), hides=hides)
 
 
-def _with_problem_schema(app: FastAPI) -> None:
-    """Let the OpenAPI document define what `documented` refers to, and how requests are signed."""
-    made = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = made()
-        document["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
-        return document
-
-    app.openapi = openapi
+def _document(app: FastAPI) -> bytes:
+    """Return the OpenAPI document, which defines what `documented` refers to."""
+    document = app.openapi()
+    document["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
+    return json.dumps(document).encode()
 
 
 # About the service
@@ -162,26 +159,36 @@ async def healthz() -> dict[str, str]:
 @about.get("/readyz", responses={503: {"description": "Not ready, with reasons"}})
 async def readyz(service: Here) -> JSONResponse:
     """Answer whether chain, database and storage work, with the reasons if not."""
-    reasons = await service.unready()
+    reasons = await service.checks.get("ready", service.unready)
     return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
 
 @about.get("/metrics", response_class=Response, include_in_schema=False)
 async def metrics(service: Here) -> Response:
-    await observe(service)
-    return Response(generate_latest(telemetry.REGISTRY), media_type=CONTENT_TYPE_LATEST)
+    return Response(await service.metrics.get("metrics", partial(scrape, service)), media_type=CONTENT_TYPE_LATEST)
+
+
+@about.get("/openapi.json", response_class=Response, include_in_schema=False)
+async def openapi(request: Request) -> Response:
+    return json_response(request.app.state.openapi())
 
 
 @about.get("/version")
-async def version_of(service: Here) -> dict[str, str | int]:
+async def version_of(request: Request, service: Here) -> dict[str, str | int]:
     """Name the software, protocol, chain and run."""
     return {
-        "version": version("muster"),
+        "version": request.app.version,  # importlib.metadata reads a file
         "protocol": PROTOCOL_VERSION,
         "chain_id": service.info.chain_id,
         "registry": service.info.addresses["registry"],
         "run": service.run,
     }
+
+
+@about.get(CHECK, status_code=204, include_in_schema=False)
+async def check_signature(request: Request, service: Here) -> None:
+    """Tell a proxy whether a member has signed the request whose body it is about to store."""
+    await service.gate.check(request)
 
 
 # Files and evidence

@@ -41,6 +41,10 @@ from orchestrator.tables import nonces
 HEADER_BUFFERING: Final = "X-Buffering-Seconds"
 """How long a reverse proxy has buffered the request that it hands over (deploy/nginx/muster.conf)."""
 
+HEADER_METHOD: Final = "X-Original-Method"
+HEADER_TARGET: Final = "X-Original-URI"
+"""How such a proxy names the request whose signature it asks about."""
+
 _SECONDS: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?")
 
 MAX_NONCES: Final = 6_000
@@ -128,6 +132,19 @@ class Gate:
         """
         address, signed = self._verify(request, time.time())
         return Caller(address, signed, None, is_trainer=address == self._queries.keys_now.trainer)
+
+    async def check(self, request: Request) -> None:
+        """Raise RefusedError unless an active member or the trainer has signed the request that a proxy names.
+
+        Nothing is remembered of it: that request comes later, with its body.
+        """
+        path, _, query = request.headers.get(HEADER_TARGET, "").partition("?")
+        named = {"method": request.headers.get(HEADER_METHOD, ""), "raw_path": path.encode()}
+        asked = Request({**request.scope, **named, "query_string": query.encode()})
+        address, _ = self._recover(asked, time.time())
+        member = await self._member(address)
+        if address != self._queries.keys_now.trainer and (member is None or not member.active):
+            raise problems.not_a_member(address, self._queries.run)
 
     async def enter(self, request: Request) -> Caller:
         """Return the sender of a request whose signature is valid, new, and by a member of the run or its trainer."""

@@ -6,6 +6,7 @@ import time
 from functools import cache
 from typing import Final
 
+from prometheus_client import generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from muster.runtime import telemetry
@@ -60,8 +61,8 @@ def measure(method: str, route: str, status: int, started: float) -> None:
     _seconds(method, route).observe(time.perf_counter() - started)
 
 
-async def observe(service: OrchestratorService) -> None:
-    """Bring the gauges up to date."""
+async def scrape(service: OrchestratorService) -> bytes:
+    """Return what Prometheus reads, gauges brought up to date."""
     demand = await service.queries.demand()
     BLOCK.set(service.follower.head_number)
     LAG.set(service.follower.silence_seconds)
@@ -69,3 +70,4 @@ async def observe(service: OrchestratorService) -> None:
     WAITING.set(demand.waiting_groups)
     WANTED.set(demand.wanted)
     OFFERS.set(await service.relay_directory.count())
+    return generate_latest(telemetry.REGISTRY)

@@ -25,6 +25,7 @@ from orchestrator.demand_board import DemandBoard
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
 from orchestrator.hidden import Release
+from orchestrator.kept import KeptAnswers
 from orchestrator.lease import leading, only_process, own_spool
 from orchestrator.masters import MasterDesk, load_masters
 from orchestrator.page.announcements import Announcements
@@ -45,6 +46,9 @@ from orchestrator.verdicts import Verdicts
 
 CHECK_SECONDS: Final = 5.0
 """Longest wait for storage or database before /readyz reports it; shorter than for a file."""
+
+METRICS_SECONDS: Final = 1.0
+"""Greatest age of what `/metrics` says."""
 
 BODIES: Final = 64
 """Messages of members, and as many of others, that are read at the same time."""
@@ -81,6 +85,9 @@ class OrchestratorService:
         default_factory=lambda: (UploadSlots(BODIES, BODIES_BYTES), UploadSlots(BODIES, BODIES_BYTES))
     )
     """For messages that others sign, and for those of members."""
+    metrics: KeptAnswers = field(default_factory=lambda: KeptAnswers(METRICS_SECONDS))
+    checks: KeptAnswers = field(default_factory=lambda: KeptAnswers(0.0))
+    """Of what it needs, one at a time for all who ask meanwhile."""
 
     @property
     def run(self) -> int:

@@ -7,11 +7,12 @@ Rules:
 - Idle connections cost memory and a descriptor, nothing else. Connections are closed for room only when more than
   `budget` are open, a hundredth of the budget at a time.
 - Closed first: strangers' connections on which no request's head has arrived within HEAD_GRACE_SECONDS, or that belong
-  to an address with more than HEADS_PER_ADDRESS of these. Then strangers' idle ones, then members' idle ones. A
-  connection with a request under way is never closed for room; if no other is left, the new one is refused.
+  to an address with more than HEADS_PER_ADDRESS of these. Then strangers' idle ones, then members' idle ones.
 - Within each of these groups the address (or member) with the most connections loses the one that has waited longest.
   So one address cannot displace others, and no number of connections per address has to be chosen: a reverse proxy
   or a local swarm may hold as many as there is room for.
+- If none of these is left, the address (or member) with the most connections loses its slowest answers, as long as it
+  has more than the new connection's. Else the new one is refused: it may ask for health, and nothing else.
 - Beyond HEADS_PER_ADDRESS unfinished heads an address loses its oldest, once that is HEAD_GRACE_SECONDS old, whether
   descriptors are short or not.
 - Origins and relays claim no connection, so all of theirs are strangers'.
@@ -29,6 +30,8 @@ from typing import Final, Protocol, TypeVar
 HEADS_PER_ADDRESS: Final = 256
 HEAD_GRACE_SECONDS: Final = 5.0
 OWNED_CONNECTIONS: Final = 64
+REFUSED_CONNECTIONS: Final = 16
+"""Kept besides the budget until they have heard that there is no room, or how the service is."""
 
 MAX_CONNECTIONS: Final = 65_536
 """However many the descriptors allow: so many idle connections take about a gigabyte of memory."""
@@ -58,6 +61,10 @@ class Tracked(Protocol):
     """A request is under way."""
     since: float
     """Loop time at which its present wait began."""
+
+    def speed(self, now: float) -> float:
+        """Return the bytes per second of its answer, since its present wait began."""
+        ...
 
     def close_for_room(self, why: str) -> None:
         """Close it, with an answer that can be read where one is awaited."""
@@ -106,6 +113,10 @@ def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
+def _party(connection: Tracked) -> str:
+    return connection.address if connection.owner is None else connection.owner.address
+
+
 class ConnectionTable:
     """Keeps the open connections of one server. Not for several threads."""
 
@@ -113,6 +124,8 @@ class ConnectionTable:
         self.budget = budget
         self._proxies = tuple(proxies)
         self._open: dict[Tracked, None] = {}
+        self.refused: dict[Tracked, None] = {}
+        """Connections for which there was no room, which do not count."""
         self._waiting: dict[str, dict[Tracked, None]] = defaultdict(dict)
         """Strangers' connections by address on which a head is awaited, oldest first."""
         self._owned: Counter[str] = Counter()
@@ -141,6 +154,7 @@ class ConnectionTable:
 
     def remove(self, connection: Tracked) -> None:
         """Forget a connection that is closed or about to be."""
+        self.refused.pop(connection, None)
         if self._open.pop(connection, connection) is None:
             self.head_arrived(connection)
             if connection.owner is not None:
@@ -150,7 +164,7 @@ class ConnectionTable:
 
     def head_awaited(self, connection: Tracked, now: float) -> None:
         """Note that a request's head is awaited: from a connection's opening, or from the head's first byte."""
-        if connection.owner is not None or connection.proxied:
+        if connection.owner is not None or connection.proxied or connection in self.refused:
             return
         heads = self._waiting[connection.address]
         heads[connection] = None
@@ -179,11 +193,33 @@ class ConnectionTable:
             for connection in self._open
             if connection is not newest and (candidate := self._candidate(connection, now)) is not None
         ]
-        going = first_to_go(candidates, max(1, self.budget // 100))
+        going = first_to_go(candidates, max(1, self.budget // 100)) or self._beyond_their_share(newest, now)
         for connection in going:
             self._close(connection, "room")
         if not going:
-            self._close(newest, "full")
+            self._refuse(newest)
+
+    def _beyond_their_share(self, newest: Tracked, now: float) -> list[Tracked]:
+        """Return the slowest of the party with the most connections, where the newest one's party has fewer."""
+        parties: dict[str, list[Tracked]] = defaultdict(list)
+        for connection in self._open:
+            if not connection.proxied:
+                parties[_party(connection)].append(connection)
+        largest = max(parties.values(), key=len, default=[])
+        surplus = len(largest) - len(parties[_party(newest)])
+
+        def pace(connection: Tracked) -> tuple[bool, float]:
+            return now - connection.since <= HEAD_GRACE_SECONDS, connection.speed(now)
+
+        return sorted(largest, key=pace)[: min(surplus, max(1, self.budget // 100))]
+
+    def _refuse(self, newest: Tracked) -> None:
+        self.on_close("full")
+        self.remove(newest)
+        self.refused[newest] = None
+        if len(self.refused) > REFUSED_CONNECTIONS:
+            waiting = [(Candidate(STRANGER_WAITING, one.address, one.since), one) for one in self.refused]
+            self._close(first_to_go(waiting, 1)[0], "full")
 
     def _candidate(self, connection: Tracked, now: float) -> Candidate | None:
         if connection.busy:

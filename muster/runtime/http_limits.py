@@ -10,7 +10,8 @@
   answer ends the connection, our half is closed at once and the rest is awaited for `linger_seconds`.
 - What is refused before it reaches the application is a problem document too: 400 for what is no HTTP, 431 for too long
   a head or one with more than QUERY_KEYS or HEADERS, 503 with `Retry-After` where there is no room.
-  (`muster/runtime/connection_table.py` says who gets room.)
+  (`muster/runtime/connection_table.py` says who gets room; HEALTH needs none.)
+- No service of ours has cookies, so none reaches an application: Python parses them in quadratic time.
 - PIPELINED requests of a connection may be without their answers; one that sends more is cut.
 - A client that closes its half of the connection is taken to be gone: nothing is answered any more.
 
@@ -40,6 +41,9 @@ UNSENT_BYTES: Final = 256 * 1024
 QUERY_KEYS: Final = 32
 HEADERS: Final = 64
 """Of one request. The framework's time grows with the square of either."""
+
+HEALTH: Final = frozenset({b"/healthz", b"/readyz"})
+"""Paths that are answered on a connection for which there is no room."""
 
 PIPELINED: Final = 32
 """Requests of one connection that are not answered yet."""
@@ -153,6 +157,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.headers) > HEADERS or self.url.partition(b"?")[2].count(b"&") >= QUERY_KEYS:
             self.refuse(431, f"a request may have {QUERY_KEYS} query keys and {HEADERS} headers")
             raise ValueError("too many keys or headers")
+        if self in self.table.refused and self.url.partition(b"?")[0] not in HEALTH:
+            self.refuse(503, "no room for another connection")
+            raise ValueError("no room")
+        self.headers[:] = [header for header in self.headers if header[0] != b"cookie"]
         if len(self._unanswered) >= PIPELINED:
             self.transport.abort()
             raise ValueError("too many requests at once")
@@ -265,6 +273,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             self._linger()
+
+    def speed(self, now: float) -> float:
+        """Return the bytes per second of the answer under way, on average since its request began."""
+        return (self._answer_bytes - self.transport.get_write_buffer_size()) / max(1.0, now - self.since)
 
     def close_for_room(self, why: str) -> None:
         """Close, with a refusal where a request has begun or may have."""

@@ -20,6 +20,7 @@ from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import StepReport
 from muster.protocol.requests import sign_request
 from muster.runtime.connection_table import connection_budget
+from orchestrator.service import METRICS_SECONDS
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.waiting import BOUND
 
@@ -111,6 +112,7 @@ async def test_a_signed_read_makes_its_connection_a_members(place: tuple[RunFixt
         return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())]).encode() + b"\r\n\r\n"
 
     async def members() -> int:
+        await asyncio.sleep(METRICS_SECONDS)  # for which they are kept
         _, document = await asyncio.to_thread(orchestrator.get, "/metrics")
         found = re.search(rb"^muster_member_connections ([0-9.]+)$", document, re.MULTILINE)
         assert found is not None

@@ -15,6 +15,7 @@ from muster.protocol.hashes import content_hash
 from muster.protocol.receipts import upload_target
 from muster.protocol.requests import sign_request
 from orchestrator.database import Database
+from orchestrator.service import METRICS_SECONDS
 from orchestrator.statements import insert_once
 from orchestrator.tables import nodes
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
@@ -51,6 +52,8 @@ async def register(run_fixture: RunFixture, orchestrator: Orchestrator, workers:
 
 
 def connections(orchestrator: Orchestrator) -> int:
+    """Return how many are open now: what metrics say is kept for a while."""
+    time.sleep(METRICS_SECONDS)
     found = re.search(rb"^muster_connections ([0-9.]+)$", orchestrator.get("/metrics")[1], re.MULTILINE)
     assert found is not None
     return int(float(found[1]))

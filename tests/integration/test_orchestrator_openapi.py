@@ -108,8 +108,7 @@ def test_a_method_that_is_none_here_is_answered_with_those_that_are(place):
     for result in schema.get_all_operations():
         operation = result.ok()
         methods.setdefault(operation.path, set()).add(operation.method.upper())
-    methods["/"] = methods["/metrics"] = {"GET"}
-    methods["/openapi.json"] = {"GET", "HEAD"}
+    methods |= {path: {"GET"} for path in ("/", "/metrics", "/openapi.json")}
     assert methods["/v1/files/{name}"] == {"GET", "PUT"}
     for path, allowed in methods.items():
         url = orchestrator.url + re.sub(r"{\w+}", "1", path)

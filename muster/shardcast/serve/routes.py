@@ -11,10 +11,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Final, Protocol
 
@@ -170,7 +172,13 @@ class WeightRoutes:
 
     async def _metrics(self) -> Reply:
         open_connections.set(self.connections())
-        return Reply(200, generate_latest(telemetry.REGISTRY), {"Content-Type": CONTENT_TYPE_LATEST})
+        return Reply(200, _metrics_of(int(time.monotonic())), {"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@lru_cache(maxsize=1)
+def _metrics_of(_second: int) -> bytes:
+    """Return what Prometheus reads, made once in a second."""
+    return generate_latest(telemetry.REGISTRY)
 
 
 @asynccontextmanager

@@ -90,6 +90,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
+        self.begun: list[str] = []
         self.answered: list[str] = []
         self.lanes: list[str] = []
         self.recognised: Owner | None = None
@@ -98,6 +99,7 @@ class Crowd:
         self.admission.slots_by_kind = {kind: Slots(1, 0, share=1.0) for kind in self.admission.slots_by_kind}
 
     async def answer(self, scope: Any, receive: Any, send: Any) -> None:
+        self.begun.append(scope["path"])
         if scope["path"] not in ALWAYS:
             await self.go.wait()
         self.answered.append(scope["path"])
@@ -154,7 +156,8 @@ async def test_each_listener_answers_its_own_requests_and_refuses_the_others() -
     doors: dict[Listener, Admission] = {
         name: Admission(crowd.answer, crowd.recognise, crowd.table, listener=name) for name in LISTENERS
     }
-    asked = {"/": "public", "/v1/runs/7/verdicts": "public", "/v1/runs/7/demand": "members", "/healthz": "both"}
+    asked = {"/": "public", "/v1/runs/7/verdicts": "public", "/v1/runs/7/demand": "members"}
+    asked |= dict.fromkeys(("/healthz", "/metrics"), "both")
     for path, name in asked.items():
         for listener, crowd.admission in doors.items():
             sent = await crowd.request(path, crowd.connection())
@@ -162,7 +165,8 @@ async def test_each_listener_answers_its_own_requests_and_refuses_the_others() -
     crowd.recognised = MEMBER
     for crowd.admission in doors.values():
         await crowd.request("/v1/runs/7/verdicts", crowd.connection(), muster_signature="0x")
-    assert crowd.answered == ["/", "/v1/runs/7/verdicts", "/v1/runs/7/demand", *["/healthz"] * 2, "/v1/runs/7/verdicts"]
+    answered = ["/", "/v1/runs/7/verdicts", "/v1/runs/7/demand", *["/healthz"] * 2, *["/metrics"] * 2]
+    assert crowd.answered == [*answered, "/v1/runs/7/verdicts"]
     assert crowd.lanes[:3] == ["public"] * 3
     assert crowd.lanes[-1] == "members"
 
@@ -281,6 +285,68 @@ async def test_slow_uploads_take_no_slot_from_other_requests_of_members() -> Non
     assert await crowd.admission.party(upload | {"method": "GET"}) == ("member", MEMBER.address)
     stranger = upload | {"state": {"connection": crowd.connection("a")}}
     assert await crowd.admission.party(stranger) == ("reader", "a")
+
+
+LISTED = "/v1/runs/7/verdicts"
+
+
+async def test_one_list_is_made_at_a_time_signed_or_not_and_the_trainer_does_not_wait() -> None:
+    crowd = Crowd()
+    crowd.admission.slots_by_kind |= {kind: Slots(8, 8, share=1.0) for kind in ("member", "stranger", "trainer")}
+    crowd.admission.slots_by_kind["list"] = Slots(1, 32, share=1 / 4)
+    paths = (LISTED, "/v1/runs/7/events", "/v1/runs/7/accepted")
+    asked = [(path, owner, "a") for path in paths for owner in (None, MEMBER)]
+    lists = [
+        asyncio.create_task(crowd.request(path, crowd.connection(address, owner))) for path, owner, address in asked
+    ]
+    trainers = asyncio.create_task(crowd.request(LISTED, crowd.connection(owner=TRAINER)))
+    other = asyncio.create_task(crowd.request("/v1/join", crowd.connection("a")))
+    await until_waiting()
+    assert crowd.begun == [LISTED, LISTED, "/v1/join"], "one list, the trainer's, and what is none"
+    crowd.go.set()
+    await asyncio.gather(*lists, trainers, other)
+    assert len(crowd.answered) == 8
+
+
+async def test_a_list_on_its_way_to_a_slow_reader_holds_up_no_other() -> None:
+    crowd, reading = Crowd(), asyncio.Event()
+
+    async def answer(_: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+
+    async def read_slowly(*_: Any) -> Any:
+        await reading.wait()
+
+    crowd.admission = Admission(answer, crowd.recognise, crowd.table)
+    slow = asyncio.create_task(
+        crowd.admission(scope_of(crowd.connection("a")) | {"path": LISTED}, read_slowly, read_slowly)
+    )
+    await until_waiting()
+    for _ in range(2):
+        assert [one["status"] for one in await crowd.request(LISTED, crowd.connection("b"))] == [200]
+    assert not slow.done()
+    reading.set()
+    await slow
+    assert crowd.admission.slots_by_kind["list"].take("c")
+    assert not crowd.admission.slots_by_kind["list"].take("d"), "it was handed back once"
+
+
+def test_lists_are_what_is_read_by_a_cursor() -> None:
+    reads = [
+        route for route in contributed.routes + runs.routes if isinstance(route, APIRoute) and "GET" in route.methods
+    ]
+    by_cursor = {route.path for route in reads if any(one.name == "after" for one in route.dependant.query_params)}
+    listed = {route.path for route in reads if admission.LISTS.fullmatch(re.sub("{[^}]*}", "7", route.path))}
+    assert listed == by_cursor | {"/v1/runs/{run}/accepted"}
+
+
+async def test_a_proxys_question_takes_a_slot_of_its_own_and_recognises_nobody() -> None:
+    crowd = Crowd()
+    crowd.recognised = MEMBER
+    connection = crowd.connection("proxy", proxied=True)
+    scope = scope_of(connection, muster_signature="0x", x_forwarded_for="203.0.113.1") | {"path": admission.CHECK}
+    assert await crowd.admission.party(scope) == ("check", "203.0.113.1")
+    assert admission.listener_of(scope) == "members"
 
 
 async def test_watchers_never_hold_more_than_half_of_the_connections() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,3 +126,43 @@ async def test_replay_is_refused(gates: Gates) -> None:
     with pytest.raises(RefusedError) as refused:
         await gates.gate.enter(Request({**sent.scope, "state": {}}))
     assert refused.value.title == "Replayed request"
+
+
+def question(sent: Request, method: str = "POST", target: str = "/v1/verdicts", **changed: str) -> Request:
+    """Return what a proxy asks about a request: another path and method, the same signature."""
+    named = {"x-original-method": method, "x-original-uri": target} | changed
+    headers = [*sent.scope["headers"], *((name.encode(), value.encode()) for name, value in named.items())]
+    asked = {"method": "GET", "path": "/v1/signed", "raw_path": b"/v1/signed", "headers": headers}
+    return Request({**sent.scope, **asked, "state": {"connection": SimpleNamespace(proxied=True)}})
+
+
+async def test_a_proxy_hears_whether_a_member_signed_and_the_signature_is_as_good_as_before(gates: Gates) -> None:
+    sent = request(KEY)
+    for _ in range(3):
+        await gates.gate.check(question(sent))
+    await gates.gate.check(question(request(OTHER)))  # the trainer's
+    assert await gates.gate.recognise(sent) is not None, "it is a member's request still"
+    assert (await gates.gate.enter(sent)).address == KEY.address
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [("PUT", "/v1/verdicts"), ("POST", "/v1/evidence"), ("POST", "/v1/verdicts?x=1"), ("", ""), ("GET", "/v1/signed")],
+)
+async def test_a_signature_of_another_request_is_none(gates: Gates, method: str, target: str) -> None:
+    with pytest.raises(RefusedError):
+        await gates.gate.check(question(request(KEY), method, target))
+
+
+async def test_a_proxy_stores_nothing_for_strangers_nor_for_convicted_members(gates: Gates, database: Database) -> None:
+    with pytest.raises(RefusedError) as refused:
+        await gates.gate.check(question(request(Key(7))))
+    assert refused.value.status == 403
+    await gates.gate.check(question(request(KEY)))
+    await database.write(lambda connection: connection.execute(update(tables.nodes).values(status="jailed")))
+    await gates.next_poll()
+    with pytest.raises(RefusedError):
+        await gates.gate.check(question(request(KEY)))
+    with pytest.raises(RefusedError) as refused:
+        await gates.gate.check(question(request(KEY, **{HEADER_SIGNATURE: "0x" + "11" * 65})))
+    assert refused.value.status in (401, 403)

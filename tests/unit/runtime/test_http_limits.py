@@ -181,6 +181,15 @@ async def test_too_many_keys_or_headers_are_refused_in_words(port: int, keys: in
     streams[1].close()
 
 
+async def test_cookies_reach_no_application(port: int) -> None:
+    """Python takes seconds to unquote one of 60 kB."""
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    quoted = b'"' + b"\\a" * 30_000 + b'"'
+    streams[1].write(b"GET /headers HTTP/1.1\r\nHost: x\r\nCookie: a=%b\r\ncOOKIE: b=1\r\nA: x\r\n\r\n" % quoted)
+    assert (await answer(streams))[1] == b"host a"
+    streams[1].close()
+
+
 async def test_client_that_does_not_read_is_cut(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -404,21 +413,56 @@ async def test_idle_connections_make_room_strangers_first_and_the_largest_addres
             assert await ask(streams, "/") == b"HTTP/1.1 200 OK", "the others stay"
 
 
-async def test_requests_under_way_are_not_cut_and_the_refusal_can_be_read(open_many: OpenMany) -> None:
+async def hold(port: int, open_many: OpenMany, count: int, source: str = "127.0.0.1") -> list[Streams]:
+    """Open connections whose requests are under way until HOLD is set."""
+    busy = await open_many(port, count, source)
+    for _, writer in busy:
+        writer.write(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
+        await writer.drain()
+    await asyncio.sleep(0.2)
+    return busy
+
+
+async def test_requests_of_one_address_do_not_cut_each_other_and_the_refusal_can_be_read(open_many: OpenMany) -> None:
     async with serving(ConnectionTable(3)) as port:
-        busy = await open_many(port, 3)
-        for _, writer in busy:
-            writer.write(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
-            await writer.drain()
-        await asyncio.sleep(0.2)
+        busy = await hold(port, open_many, 3)
         (late,) = await open_many(port, 1)
+        late[1].write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         head, body = await answer(late)
         assert head.startswith(b"HTTP/1.1 503 ")
         assert b"\r\nRetry-After: 1\r\n" in head
-        assert (json.loads(body)["title"], json.loads(body)["status"]) == ("Too many connections", 503)
+        assert json.loads(body)["detail"] == "no room for another connection"
         HOLD.set()
         for streams in busy:
             assert (await answer(streams))[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_an_address_that_holds_everything_makes_room_for_another(open_many: OpenMany) -> None:
+    async with serving(ConnectionTable(4)) as port:
+        busy = await hold(port, open_many, 4, "127.0.0.2")
+        late = await open_many(port, 2)
+        for streams in late:
+            assert await ask(streams, "/") == b"HTTP/1.1 200 OK"
+        assert [reader.at_eof() for reader, _ in busy].count(True) == 2
+        HOLD.set()
+
+
+async def test_health_is_answered_where_there_is_no_room(open_many: OpenMany) -> None:
+    """On a connection that is good for nothing else."""
+    table = ConnectionTable(3)
+    async with serving(table) as port:
+        for number in range(2, 5):
+            await hold(port, open_many, 1, f"127.0.0.{number}")
+        (monitor,) = await open_many(port, 1)
+        for path in ("/healthz", "/readyz?x=1", "/healthz"):
+            assert await ask(monitor, path) == b"HTTP/1.1 200 OK"
+        assert len(table) == 3
+        for path in ("/healthz/", "/", "/v1/healthz"):
+            (other,) = await open_many(port, 1)
+            assert await ask(other, path) == b"HTTP/1.1 503 Service Unavailable"
+        monitor[1].write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await answer(monitor))[0].startswith(b"HTTP/1.1 503 ")
+        assert await cut(monitor)
 
 
 async def test_an_answer_on_its_way_is_not_cut_for_room(open_many: OpenMany) -> None:
@@ -428,7 +472,7 @@ async def test_an_answer_on_its_way_is_not_cut_for_room(open_many: OpenMany) -> 
         writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         (late,) = await open_many(port, 1)
-        assert (await answer(late))[0].startswith(b"HTTP/1.1 503 ")
+        assert await ask(late, "/") == b"HTTP/1.1 503 Service Unavailable"
         assert await reader.readexactly(len(ANSWER)) == ANSWER
         (later,) = await open_many(port, 1)
         assert await ask(later, "/") == b"HTTP/1.1 200 OK"

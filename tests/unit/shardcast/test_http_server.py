@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.errors import ConfigError, MalformedError
-from muster.runtime.http_limits import ConnectionLimits
+from muster.runtime.http_limits import HEADERS, QUERY_KEYS, ConnectionLimits
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import publish
 from muster.shardcast.serve.http_server import (
@@ -30,6 +30,7 @@ from muster.shardcast.serve.http_server import (
     FileServer,
     OpenFile,
     Reply,
+    json_reply,
     requested_range,
 )
 from muster.shardcast.serve.origin import Origin
@@ -88,9 +89,11 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connected(
+    port: int, source: str = "127.0.0.1"
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Open a bare connection, closed at the end in any case."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024, local_addr=(source, 0))
     try:
         yield reader, writer
     finally:
@@ -447,10 +450,60 @@ async def test_connections_are_bounded(origin: Running) -> None:
     async with AsyncExitStack() as stack:
         for _ in range(CONNECTIONS):
             await stack.enter_async_context(connected(origin.port))
-        reader, _ = await stack.enter_async_context(connected(origin.port))
+        reader, writer = await stack.enter_async_context(connected(origin.port))
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         async with asyncio.timeout(LIMITS.idle_seconds / 2):
             assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
         assert origin.server.connections == CONNECTIONS
+
+
+async def test_an_address_that_takes_every_connection_shuts_nobody_out() -> None:
+    going = asyncio.Event()
+
+    async def handler(request: FileRequest) -> Reply:
+        if request.path == "/slow":
+            await going.wait()
+        return json_reply({})
+
+    server = FileServer(handler, ConnectionLimits(), connections=CONNECTIONS)
+    port = await server.start("127.0.0.1", 0)
+
+    async def ask(stack: AsyncExitStack, path: str, source: str) -> bytes:
+        reader, writer = await stack.enter_async_context(connected(port, source))
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        async with asyncio.timeout(STALL_SECONDS):
+            return b"" if path == "/slow" else await reader.readline()
+
+    async with AsyncExitStack() as stack:
+        for _ in range(2 * CONNECTIONS):  # which begins anew whenever it is cut
+            await ask(stack, "/slow", "127.0.0.2")
+        await asyncio.sleep(0.1)
+        for number in range(CONNECTIONS):
+            assert (await ask(stack, "/", f"127.0.1.{1 + number}")).startswith(b"HTTP/1.1 200 "), number
+            await ask(stack, "/slow", "127.0.0.2")
+    await server.close()
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/stats", "/metrics", "/healthz", "/v1/weights/index.json", "/v1/weights/index-1.json", "FILE", "/none"]
+)
+@pytest.mark.parametrize(("keys", "headers"), [(QUERY_KEYS + 1, 1), (1, HEADERS + 1), (QUERY_KEYS, HEADERS)])
+async def test_a_request_with_too_many_keys_or_headers_reaches_no_route(
+    origin: Running, path: str, keys: int, headers: int
+) -> None:
+    reached: list[str] = []
+    handler = origin.server.handler
+
+    async def noting(request: FileRequest) -> Reply:
+        reached.append(request.path)
+        return await handler(request)
+
+    origin.server.handler = noting
+    target = origin.target("config.json") if path == "FILE" else path
+    lines = "Host: x\r\nConnection: close\r\n" + "A: 1\r\n" * (headers - 2)
+    head = await raw(origin.port, f"GET {target}?{'&'.join(['a=1'] * keys)} HTTP/1.1\r\n{lines}\r\n".encode())
+    is_wide = keys > QUERY_KEYS or headers > HEADERS
+    assert (reached, head.startswith(b"HTTP/1.1 431 ")) == ([] if is_wide else [target], is_wide)
 
 
 async def test_an_occupied_port_is_a_config_error(origin: Running) -> None:
