@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import shutil
 from pathlib import Path
 from typing import Final
@@ -24,12 +25,16 @@ PORTS: Final = (8601, 18601, 8602, 18602)
 
 
 class Nginx(Process):
-    """It passes on to orchestrators, and serves weights itself. Its output is what it logs."""
+    """It passes on to orchestrators, and serves weights itself. Its output is what it logs.
+
+    A client of this machine may name another address in the header X-Test-Address. At `party_port` it hears the bytes
+    that limits count it by.
+    """
 
     def __init__(self, folder: Path, orchestrators: list[int], weights: Path) -> None:
         """orchestrators: what listens instead at each of PORTS."""
         folder.mkdir(exist_ok=True)
-        self.port, self.tls_port = free_port(), free_port()
+        self.port, self.tls_port, self.party_port = free_port(), free_port(), free_port()
         self.url, self.access_log = f"http://127.0.0.1:{self.port}", folder / "access.log"
         self.certificate = write_certificate(folder)
         self.config = folder / "nginx.conf"
@@ -37,6 +42,12 @@ class Nginx(Process):
         assert PROGRAM is not None
         command = [PROGRAM, "-p", folder, "-c", self.config, "-e", "stderr"]
         super().__init__(command, folder / "nginx.log")
+
+    def stored(self) -> int:
+        """Return the bytes of request bodies that are on disk, in files that it has removed and keeps open."""
+        bodies = str(self.config.parent / "client_body")
+        opened = Path(f"/proc/{self.pid}/fd").iterdir()
+        return sum(one.stat().st_size for one in opened if os.readlink(one).startswith(bodies))
 
     def is_ready(self) -> bool:
         return get(f"{self.url}/metrics")[0] == 404
@@ -59,7 +70,9 @@ class Nginx(Process):
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         paths = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
         main = f"daemon off;\nmaster_process off;\npid {folder}/pid;\nevents {{}}\n"
-        return f"{main}http {{\n{paths}\n{text}\n}}\n"
+        named = "access_log off;\nset_real_ip_from 127.0.0.1;\nreal_ip_header X-Test-Address;"
+        party = f"server {{ listen 127.0.0.1:{self.party_port}; return 200 $muster_party; }}"
+        return f"{main}http {{\n{paths}\n{named}\n{text}\n{party}\n}}\n"
 
 
 def write_certificate(folder: Path) -> Path:

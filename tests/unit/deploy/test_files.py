@@ -14,7 +14,8 @@ from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
 from muster.settings.schema import Settings
 from muster.settings.sources import load_settings
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES
-from orchestrator.auth import HEADER_BUFFERING
+from orchestrator.admission import CHECK
+from orchestrator.auth import HEADER_BUFFERING, HEADER_METHOD, HEADER_TARGET
 from testbed.paths import ROOT
 from testbed.suite.sources import PRODUCTION
 
@@ -87,9 +88,12 @@ def test_nginx_passes_on_to_the_orchestrators(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nginx_lets_the_largest_bodies_pass() -> None:
-    others, uploads = (int(size) << 20 for size in re.findall(r"client_max_body_size (\d+)m;", NGINX))
-    assert others > max(MAX_EVIDENCE_BYTES, MAX_PACK_BYTES)
-    assert uploads > MAX_FILE_BYTES
+    uploads, messages, unsigned = (int(size) << 20 for size in re.findall(r"client_max_body_size (\d+)m;", NGINX))
+    assert messages > max(MAX_EVIDENCE_BYTES, MAX_PACK_BYTES)
+    assert uploads == unsigned > MAX_FILE_BYTES
+    assert f"proxy_set_header {HEADER_METHOD} $request_method;" in NGINX
+    assert f"proxy_set_header {HEADER_TARGET} $request_uri;" in NGINX
+    assert NGINX.count(f"proxy_pass http://muster_members{CHECK};") == NGINX.count(f"location = {CHECK} ") == 1
     assert f"proxy_set_header {HEADER_BUFFERING} $request_time;" in NGINX
 
 
