@@ -2,9 +2,15 @@
 
     python benchmarks/inspection.py [--json] [--only NAME ...]
 
-Takes at most 40 minutes, and exits with 3 when a target is missed. What each figure is, by name:
+Takes two hours, hostile_real 40 minutes of them, and exits with 3 when a target is missed. What each figure is, by
+name:
 
     hostile_steps     honest rows of the real engine on weights that are made to convict them: how many are accused
+    hostile_real      the same of a pretrained model, by the worst kinds
+    unrun             rows that no model wrote, and that are no longer accused once their honest spread is known
+    judging           what a file takes whose rows are lies, and the worst that there can be, in replays of its sample
+    let_in            files of random tokens that are accepted under a checkpoint that nodes let in
+    last_norm         how many times the scale of usual models is let in; from which gain on random tokens pass
     sat_out           honest steps of a usual run that a worker sits out
     pool_every        steps until a node that is false in every one is accused: the most, of 1, 5, 20, 60 commitments
     pool_third        the same where every third step is false; beside it where a third of them is drawn
@@ -29,6 +35,11 @@ from benchmarks import report
 
 FIGURES = {
     "hostile_steps": "benchmarks.inspection_steps",
+    "hostile_real": "benchmarks.inspection_steps",
+    "unrun": "benchmarks.inspection_lies",
+    "judging": "benchmarks.inspection_lies",
+    "let_in": "benchmarks.inspection_lies",
+    "last_norm": "benchmarks.inspection_lies",
     "sat_out": "benchmarks.inspection_steps",
     "pool_every": "benchmarks.inspection_pools",
     "pool_third": "benchmarks.inspection_pools",

@@ -7,6 +7,7 @@ does: by its own arithmetic, and by every honest one (`muster.models.arithmetic.
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from random import Random
 import torch
 
 from benchmarks import report
+from muster.environments.task import ask
 from muster.models.arithmetic import HONEST, computing
 from muster.models.files import load_tokenizer
 from muster.models.init import init_model
@@ -28,8 +30,9 @@ from muster.verification.calibration import LEAST
 from muster.verification.judging import judge
 from muster.verification.pools import FAULT_SHARE, unit_statistics
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES
+from testbed.hostile_steps import HUGE, LOUD, save_hostile, sharpened
 from testbed.hostile_steps import hostile_steps as makers_of
-from testbed.hostile_steps import save_hostile, sharpened
+from testbed.samples.packaged_model import packaged_model
 from testbed.samples.task_sets import generated
 from validator.model import honest_sums, replay_rows
 from validator.replay import Replayer
@@ -93,10 +96,13 @@ def judge_hostile(profile: str) -> list[tuple[str, Counter[str]]]:
 
 
 def judged(replayer: Replayer, rows: Sequence[Rollout]) -> Counter[str]:
-    """Count the rows that are accused, with and without their honest spread; and the units of a forged calibration."""
+    """Count the rows that are accused, each by itself, with and without their honest spread.
+
+    And the units of a forged calibration.
+    """
     measured = replayer.replay(rows)
     alone = [judge([row], replayer.profile) for row in measured]
-    together = [row.finding for row in replay_rows(replayer, rows)]
+    together = [row.finding for one in rows for row in replay_rows(replayer, [one])]
     sums = [row.sums for row in measured], honest_sums(replayer, rows)
     units = [unit_statistics(reduce(add, some)) for some in sums]
     limits = {name: getattr(LEAST[replayer.profile.dtype], name, 0.0) for name in units[0]}
@@ -118,6 +124,64 @@ def hostile_steps() -> list[report.Figure]:
     total = reduce(add, (counted for _, _, counted in steps))
     kinds = {f"{profile}: {name}": dict(counted) for profile, name, counted in steps if counted["accused_without"]}
     accused = report.none("hostile_steps", total["accused"], "accused honest rows of hostile steps", **total)
+    return [accused | {"steps": len(steps), "hostile_without_spread": kinds}]
+
+
+# --- hostile_real
+
+REAL_ROWS, REAL_TOKENS, WORST = 8, 24, 8
+"""Rows of one step of a pretrained model, and how many kinds are tried besides those that are loud or huge."""
+
+
+def judge_real(profile: str, kinds: Sequence[str]) -> list[tuple[str, Counter[str]]]:
+    """Return the same of a pretrained model, by its own arithmetic and two others."""
+    found, judged_by = [], PROFILES[profile]
+    torch.set_num_threads(1)
+    source = packaged_model()
+    engine, replayer = Engine(source, judged_by, EngineLimits(1.0, 128, REAL_TOKENS)), Replayer(source, judged_by, 1.0)
+    config, draw, tokenizer = json.loads((source / "config.json").read_text()), Random(1), load_tokenizer(source)
+    [token] = tokenizer("7", add_special_tokens=False)["input_ids"]
+    tasks = [ask(f"What is {draw.randint(1, 12)} + 7? Answer with only the number.") for _ in range(REAL_ROWS)]
+    prompts = [prompt_tokens(tokenizer, one, 8, thinks=False) for one in tasks]
+    requests = [GenerationRequest(one, draw.getrandbits(63), REAL_TOKENS) for one in prompts]
+    try:
+        for name, make in makers_of(source, token, config["hidden_size"] // config["num_attention_heads"]).items():
+            if name not in kinds:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                hostile = save_hostile(source, Path(folder) / "hostile", make)
+                engine.load_weights(hostile)
+                rows = bare_rows(requests, engine.generate(requests))
+                replayer.load_weights(hostile)
+                counted = Counter[str]()
+                for arithmetic in ("", *HONEST[judged_by.dtype][:2]):
+                    with computing(replayer.model, arithmetic):
+                        counted += judged(replayer, rows)
+                print(f"{profile}: {name}: {dict(counted)}", file=sys.stderr)
+                found.append((name, counted))
+    finally:
+        engine.close()
+    return found
+
+
+def worst_kinds(profile: str) -> list[str]:
+    """Return the kinds of the demo's model by which the most rows are accused without their spread."""
+    found = report.apart(judge_hostile, profile)
+    return [name for name, counted in sorted(found, key=lambda one: -one[1]["accused_without"])[:WORST]]
+
+
+def hostile_real() -> list[report.Figure]:
+    """Return how many honest rows of hostile steps of a pretrained model are accused."""
+    named = [f"{kind}, {k:g}" for k in LOUD for kind in ("loud channel", "rare and loud channel")]
+    named += [f"logits × {times:g}" for times in HUGE]
+    steps = [
+        (p.name, *one)
+        for p in (CPU_FP32, BF16)
+        for one in report.apart(judge_real, p.name, [*named, *worst_kinds(p.name)])
+    ]
+    total = reduce(add, (counted for _, _, counted in steps))
+    kinds = {f"{profile}: {name}": dict(counted) for profile, name, counted in steps if counted["accused_without"]}
+    accused = report.none("hostile_real", total["accused"], "accused honest rows of a pretrained model", **total)
     return [accused | {"steps": len(steps), "hostile_without_spread": kinds}]
 
 

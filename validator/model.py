@@ -37,8 +37,8 @@ _LOADING: Final = threading.Lock()
 DRAWS: Final = 32
 """Honest machines that a row is measured on before it is blamed: some differ only now and then from all others."""
 _DRAW_TOKENS: Final = 4096
-"""Tokens of these together, from which on there are fewer, and _DRAWS_AT_ONCE at least."""
-_DRAWS_AT_ONCE: Final = 8
+"""Tokens of these together, from which on there are fewer, and DRAWS_AT_ONCE at least."""
+DRAWS_AT_ONCE: Final = 8
 
 
 class Model:
@@ -146,9 +146,9 @@ def _clearest_first(found: tuple[int, Finding]) -> float:
 def blamed_for(replayer: Replayer, rollout: Rollout, row: RowErrors) -> tuple[Finding | None, str]:
     """Return what accuses a row by tokens on which honest machines agree, or else None and why its step is at fault."""
     tokens = len(rollout.prompt_tokens) + len(rollout.completion_tokens)
-    most = max(_DRAWS_AT_ONCE, min(DRAWS, _DRAW_TOKENS // tokens))
+    most = max(DRAWS_AT_ONCE, min(DRAWS, _DRAW_TOKENS // tokens))
     draws: list[TokenErrors] = []
-    for some in islice(replayer.spread(rollout, _DRAWS_AT_ONCE), -(-most // _DRAWS_AT_ONCE)):
+    for some in islice(replayer.spread(rollout, DRAWS_AT_ONCE), -(-most // DRAWS_AT_ONCE)):
         draws += some
         finding = judge_stable(row.errors, draws, replayer.profile, row.position, row.detail)
         if finding is None or not finding.accuse:

@@ -31,7 +31,7 @@ def folder_of(folder: Path, tensors: dict[str, list[Any]], **config: object) -> 
     [
         ({FINAL_NORM: [0.5, -3.0], HEAD: [[3.0, 4.0], [0.0, 1.0]]}, {}, 15.0),
         ({FINAL_NORM: [0.5, 2.0], EMBEDDING: [[3.0, 4.0]]}, {"tie_word_embeddings": True}, 10.0),
-        ({FINAL_NORM: [0.5, 2.0], EMBEDDING: [[3.0, 4.0]], HEAD: [[1.0, 0.0]]}, {}, 2.0),
+        ({FINAL_NORM: [0.5, 2.0], EMBEDDING: [[3.0, 4.0]], HEAD: [[1.0, 0.0]]}, {"tie_word_embeddings": False}, 2.0),
         ({FINAL_NORM: [0.5, 2.0], HEAD: [[3.0, 4.0]]}, {"model_type": "gemma3_text"}, 15.0),
         ({FINAL_NORM: [0.5, 2.0], BIAS: [-1.0, 0.0], HEAD: [[3.0, 4.0]]}, {"model_type": "starcoder2"}, 15.0),
         ({HEAD: [[3.0, 4.0]]}, {"model_type": "olmo"}, 5.0),
