@@ -46,7 +46,8 @@ WARN_SECONDS: Final = 3600.0
 """Between two warnings that the key is low on ether."""
 
 LAG_SECONDS: Final = 5.0
-"""How long a count of transactions below what was seen mined is taken for a lagging server's, and not for a reorg's."""
+"""How long a count of transactions below what was seen mined is a lagging server's, and no reorg's. So long no server
+may know a transaction that was refused before it is forgotten: one may have taken it."""
 
 KEEP_ALIVES: Final = 10
 """How often within `timeout` it is asked whether the endpoint still knows the transaction."""
@@ -259,7 +260,7 @@ class TxSender:
         try:
             await self.web3.provider.request("eth_sendRawTransaction", sent.raw, attempts=1)
         except RpcError as error:
-            if error.kind in ("known", "unclear") or await self._may_be_known(sent):
+            if error.kind in ("known", "unclear") or await self._may_be_known(sent, LAG_SECONDS):
                 return "accepted"
             if error.kind == "nonce_used":
                 # Ours may be the very one that used the nonce: an answer got lost on the way.
@@ -272,12 +273,21 @@ class TxSender:
             raise ChainError(f"{label}: the endpoint refuses the transaction: {error.reason}") from error
         return "accepted"
 
-    async def _may_be_known(self, sent: Sent) -> bool:
-        """Return whether the endpoint has the transaction; True where it cannot say."""
-        try:
-            return await self.web3.provider.request("eth_getTransactionByHash", sent.hashes[-1]) is not None
-        except NO_ANSWER:
-            return True
+    async def _may_be_known(self, sent: Sent, seconds: float = 0.0) -> bool:
+        """Return whether one of the endpoint's servers has the transaction; True where it cannot say.
+
+        Asks for so many seconds: a server that does not know it says nothing of the others.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                if await self.web3.provider.request("eth_getTransactionByHash", sent.hashes[-1]) is not None:
+                    return True
+            except NO_ANSWER:
+                return True
+            if time.monotonic() >= end:
+                return False
+            await asyncio.sleep(self.poll)
 
     async def _was_taken(self, sent: Sent) -> bool:
         """Return whether another transaction has its nonce, by all that the endpoint says for `timeout`."""

@@ -8,7 +8,7 @@ import pytest
 
 from muster.chain.keys import Signer
 from muster.errors import ChainError
-from testbed.chain.balancer import balanced, first
+from testbed.chain.balancer import Server, balanced, first
 from testbed.chain.contracts import funded_on
 from testbed.chain.senders import Start, background, balance, opened, payment, pooled
 from testbed.waiting import until
@@ -101,3 +101,24 @@ async def test_transaction_of_unknown_fate_is_kept_until_it_is_known(
         assert sender.journal.pending() == []
     assert len(set(broadcasts)) == 1, "byte for byte"
     assert (balance(anvil, to), anvil.request("eth_getTransactionCount", signer.address, "latest")) == (1, "0x1")
+
+
+@pytest.mark.parametrize("message", ["replacement transaction underpriced", "nonce too low", "transaction underpriced"])
+async def test_a_transaction_that_one_server_took_and_others_do_not_know_is_sent_once(
+    start_anvil: Start, tmp_path: Path, message: str
+) -> None:
+    """A front that tries each server: the second refuses what the first took, and the next to be asked has no pool."""
+    anvil = start_anvil(mining=False)
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with balanced(anvil) as balancer, opened(balancer, signer, tmp_path, timeout_seconds=4) as sender:
+        balancer.error = {"code": -32000, "message": message}
+        balancer.lies = first(1, "eth_sendRawTransaction")
+        turns = iter(range(8))
+        balancer.server = lambda: Server(pool=next(turns, None) is None)
+        async with background(sender.send(payment(to))) as sending:
+            await until(lambda: anvil.request("evm_mine") and sending.done())
+            assert (await sending).ok
+        anvil.request("evm_mine")
+        assert sender.journal.pending() == []
+    assert balance(anvil, to) == 1
