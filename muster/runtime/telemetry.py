@@ -21,6 +21,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -169,7 +170,7 @@ def _console(stream: TextIO, level: str) -> logging.Handler:
 
 def _json_file(path: Path) -> logging.Handler:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = WatchedFileHandler(path, encoding="utf-8")  # goes on in a new file where the old one was renamed
     handler.setLevel(logging.DEBUG)
     handler.setFormatter(_formatter(structlog.processors.JSONRenderer(default=_as_json)))
     return handler

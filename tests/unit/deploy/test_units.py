@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,14 @@ def test_units_agree_with_installed_services(unit: Path, tmp_path: Path, monkeyp
         assert settings.keys.password_file == Path("/run/credentials/password")
     ports = settings.orchestrator.port, settings.orchestrator.public_port
     assert ports == ((8601, 18601) if role == "orchestrator" else (8600, 0))
+
+
+def test_log_files_of_the_units_are_rotated() -> None:
+    """By renaming alone: a process makes the new file itself, and a copy that is cut would lose lines."""
+    text = (ROOT / "deploy" / "logrotate" / "muster").read_text()
+    (pattern,) = re.findall(r"^(/\S+) {$", text, re.MULTILINE)
+    files = [file for unit in UNITS for file in re.findall(r"MUSTER_LOG__FILE=(\S+)", unit.read_text())]
+    assert files
+    assert all(fnmatch(file, pattern) for file in files)
+    assert "nocreate" in text.split()
+    assert "copytruncate" not in text

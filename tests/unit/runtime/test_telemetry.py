@@ -37,6 +37,18 @@ def test_one_call_gives_a_json_line_and_a_short_line(tmp_path: Path) -> None:
     assert stream.getvalue()[8:] == " worker-1 committed step=3 root=0x01010101… loss=1.235\n"
 
 
+def test_process_goes_on_in_a_new_file_where_the_log_was_rotated(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    telemetry.configure("worker", log_file=path, stream=io.StringIO())
+    telemetry.logger("worker").info("before")
+    path.rename(tmp_path / "x.jsonl.1")
+    telemetry.logger("worker").info("after")
+    assert [line["event"] for file in ("x.jsonl.1", "x.jsonl") for line in lines(tmp_path / file)] == [
+        "before",
+        "after",
+    ]
+
+
 def test_lines_about_a_request_have_its_id(tmp_path: Path) -> None:
     stream, path = io.StringIO(), tmp_path / "x.jsonl"
     telemetry.configure("orchestrator", log_file=path, stream=stream)
