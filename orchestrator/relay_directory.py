@@ -11,9 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass
-from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, delete, func, select
 
@@ -21,7 +19,7 @@ from muster.clients.storage import ContentStore
 from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbehaviourReport
 from muster.runtime import telemetry
 from muster.shardcast.fetch.bounds import FetchBounds
-from muster.shardcast.fetch.connection import url_problem
+from muster.shardcast.fetch.connection import is_private, url_problem
 from muster.shardcast.fetch.sources import Pool
 from orchestrator import problems
 from orchestrator.auth import Caller
@@ -88,7 +86,7 @@ class RelayDirectory:
 
     def __post_init__(self) -> None:
         self._own = list(dict.fromkeys(url.rstrip("/") for url in self.own))
-        self._local = _is_private(self.url)
+        self._local = is_private(self.url)
         self.copies = ContentStore(self.storage_url, "misbehaviour")
         self._checks = 0
         """Offered URLs that are being tried now."""
@@ -166,7 +164,7 @@ class RelayDirectory:
         if offered.run != run:
             raise problems.another_run(offered.run, self.run)
         problem = url_problem(offered.url)
-        if not problem and _is_private(offered.url) and not self._local:  # others would reach their own machines
+        if not problem and is_private(offered.url) and not self._local:  # others would reach their own machines
             problem = "is not an address of the public network"
         if problem:
             raise problems.malformed(f"{offered.url!r} cannot be listed: it {problem}")
@@ -220,12 +218,3 @@ class RelayDirectory:
         if len(connection.execute(valid.where(reports.operator == operator)).all()) >= MAX_REPORTS:
             raise problems.try_later(f"{operator} has reported {MAX_REPORTS} relays within the hour")
         return True
-
-
-def _is_private(url: str) -> bool:
-    """Return whether a URL names this machine or a private network. A host name counts as public: it can change."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return not ip_address(host).is_global
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

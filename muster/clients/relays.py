@@ -25,7 +25,7 @@ from muster.errors import TRANSIENT, MusterError, UnreachableError
 from muster.protocol.messages import MisbehaviourReport
 from muster.runtime import telemetry
 from muster.settings.schema import ShardcastSettings
-from muster.shardcast.fetch.connection import url_problem
+from muster.shardcast.fetch.connection import is_private, url_problem
 from muster.shardcast.fetch.sources import SourceReport
 
 FRESH_SECONDS: Final = 60.0
@@ -88,6 +88,11 @@ class Relays:
                 hint="set shardcast.relays, or wait until the orchestrator names one",
             )
         return urls
+
+    @property
+    def public(self) -> bool:
+        """Return whether strangers may have chosen the URLs: not those of the settings, nor of an own network's run."""
+        return not self._chosen and self.client is not None and not is_private(self.client.url)
 
     def expire(self) -> None:
         """Make the next call read the directory again."""

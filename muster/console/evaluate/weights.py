@@ -45,7 +45,8 @@ async def fetch(
     async with session.chain() as chain:
         checkpoint = await checkpoint_of(chain, run, step)
         async with session.orchestrator(chain) as client:
-            relays = await Relays(session.settings.shardcast, client, run).urls()
+            relays = Relays(session.settings.shardcast, client, run)
+            urls = await relays.urls()
 
         async def anchored(step: int) -> bytes:
             return (await chain.checkpoint(run, step)).manifest_root
@@ -56,9 +57,10 @@ async def fetch(
                 checkpoint.manifest_root,
                 run,
                 checkpoint.step,
-                relays,
+                urls,
                 out,
-                FetchBounds(download_rate=session.settings.shardcast.download_rate),
+                public=relays.public,
+                bounds=FetchBounds(download_rate=session.settings.shardcast.download_rate),
                 progress=lambda state: show(state.done, state.total),
             )
             fetched = await fetch_step(request, anchored)

@@ -149,7 +149,7 @@ class Connection:
         peer = connection.sock.getpeername()[0]
         if self._public and proxy is None and not ip_address(peer).is_global:
             connection.close()
-            raise ConnectionRefusedError(f"{peer} is not of the public network")
+            raise ConnectionRefusedError(f"{peer} is not of the public network (shardcast.relays may name it)")
         connection.sock.settimeout(self._stall)
         with suppress(OSError):
             connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
@@ -191,6 +191,15 @@ def url_problem(url: str) -> str:
     if not (url.isascii() and url.isprintable()) or " " in url:
         return "has blanks, control characters or letters beyond ASCII (an international name goes as xn--…)"
     return ""
+
+
+def is_private(url: str) -> bool:
+    """Return whether a URL names this machine or a private network. A host name counts as public: it can change."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return not ip_address(host).is_global
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _proxy_of(parts: SplitResult) -> SplitResult | None:

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from muster.errors import MalformedError, MismatchError, UnreachableError
@@ -43,6 +43,8 @@ class FetchRequest:
     sources: Sequence[str]
     """Base URLs."""
     dest: Path
+    public: bool = field(default=False, kw_only=True)
+    """Whether strangers chose the sources: then nothing is asked of an address outside the public network."""
     bounds: FetchBounds = DEFAULT_BOUNDS
     progress: Callable[[Progress], None] | None = None
     on_source: Callable[[SourceReport], None] | None = None
@@ -114,7 +116,7 @@ async def fetch_version(
     started = time.monotonic()
 
     # 1. Fetch within the time-out, alone in this folder.
-    async with Pool(request.sources, request.bounds) as pool:
+    async with Pool(request.sources, request.bounds, public=request.public) as pool:
         download = Download(root, dest, pool, accept=request.check, progress=request.progress, retry=retry)
         lock = exclusive(dest, root) if verified is None else nullcontext()
         try:

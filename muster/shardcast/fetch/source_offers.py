@@ -39,7 +39,7 @@ class SourceOffers:
         if self._indexes is not None:
             return
         run = self._request.run
-        async with Pool(self._request.sources, self._request.bounds) as pool:
+        async with Pool(self._request.sources, self._request.bounds, public=self._request.public) as pool:
             known = await pool.indexes(INDEX_SECONDS)
             asked = {source.url for source in pool.sources}
         newest = [max((e.step for e in i.versions if e.run == run), default=-1) for i in known.values()]
@@ -52,7 +52,7 @@ class SourceOffers:
         if self._has_pages or self._indexes is None:
             return False
         self._has_pages = True
-        async with Pool(self._request.sources, self._request.bounds) as pool:
+        async with Pool(self._request.sources, self._request.bounds, public=self._request.public) as pool:
             found = await pool.indexes(INDEX_SECONDS, page_of(self._request.step))
         for url, page in found.items():
             self._indexes.setdefault(url, []).append(page)
