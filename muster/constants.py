@@ -52,6 +52,10 @@ MAX_EVIDENCE_BYTES: Final = 16 * 1024 * 1024
 """Largest evidence bundle: the rows concerned, their tasks and the measured numbers. The largest row and the largest
 task fit into it together (`MAX_ROW_BYTES`, `MAX_TASK_BYTES`)."""
 
+UNNAMED_SECONDS: Final = 24 * HOUR_SECONDS
+"""How long an orchestrator keeps a file that no commitment names, and evidence that no verdict or case does. Lowering
+it loses files of workers that are not updated: they upload again, before they commit, what is half as old."""
+
 REQUEST_LIFETIME_SECONDS: Final = 60
 """Longest time between signing a request and its expiry; the replay cache must remember that long."""
 

@@ -232,7 +232,7 @@ class Follower:
     async def poll(self) -> bool:
         """Read on, at most PIECES of blocks; return whether the newest confirmed one is reached."""
         if self._place is None:
-            self._place, self._rereading = await self.database.read(_state_in)
+            self._place, self._rereading = await self.database.read(state_in)
         fork = self._place
         head = await self.chain.settled_head(fork.number if fork else self.chain.addresses.from_block - 1)
         if fork is not None and await self._is_gone(fork, head):
@@ -352,7 +352,7 @@ class Follower:
         """Write, in one transaction, what moves the place in the chain to another one."""
 
         def write(connection: Connection) -> None:
-            if _state_in(connection)[0] != self._place:
+            if state_in(connection)[0] != self._place:
                 raise StorageError("database: its place in the chain is another one than was written last")
             work(connection)
 
@@ -382,7 +382,7 @@ def _places_in(connection: Connection) -> list[SeenBlock]:
     return [SeenBlock(row.block, bytes.fromhex(row.hash[2:])) for row in rows]
 
 
-def _state_in(connection: Connection) -> tuple[SeenBlock | None, bool]:
+def state_in(connection: Connection) -> tuple[SeenBlock | None, bool]:
     """Return the last block that was read, None for none, and whether the chain is being read again."""
     last = connection.execute(select(places).order_by(places.c.block.desc()).limit(1)).one_or_none()
     rereading = _kept(connection, _REREADING) is not None

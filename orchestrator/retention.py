@@ -10,22 +10,24 @@ and no case about its work is open:
 4. These files are deleted, each only once no row names it.
 
 A process that ends anywhere in between leaves the next one a day to resume. Evidence goes by the hour at which it was
-posted, and an upload without a commitment, of a node that has left, by that of its receipt. The process with the lease
-does all this.
+posted. Where days do not go (`orchestrator.retention`), this does all the same, after a day: a file that no commitment
+names, and evidence that no verdict or case does. The process with the lease does all this.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy import Connection, and_, delete, func, select, true, tuple_, update
 
 from muster.clients.storage import ContentStore, documents_in
-from muster.constants import HOUR_SECONDS
+from muster.constants import HOUR_SECONDS, UNNAMED_SECONDS
 from muster.errors import TRANSIENT, CheckError, StorageError
 from muster.protocol.eip712 import Domain, TypedSigner
 from muster.protocol.hashes import content_hash
@@ -34,7 +36,7 @@ from muster.protocol.windows import needed_until
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import IDLE, Next, PollLoop
-from orchestrator.chain_follower import Follower
+from orchestrator.chain_follower import Follower, state_in
 from orchestrator.database import Database
 from orchestrator.queries import OF_NODE
 from orchestrator.summaries import (
@@ -62,18 +64,20 @@ from orchestrator.tables import (
     hour_tallies,
     leaving,
     masters,
-    nodes,
     outcomes,
     summaries,
     uploads,
     verdicts,
 )
 from orchestrator.tallies import DAY_HOURS
+from orchestrator.uploads import IS_COMMITTED
 
 POLL_SECONDS: Final = 30.0
 ENDINGS_AT_ONCE: Final = 32
 """Whose rows one transaction deletes."""
 FILES_AT_ONCE: Final = 256
+UNNAMED_AT_ONCE: Final = 1_000
+"""Uploads that one transaction deletes."""
 SAID_SECONDS: Final = 30 * 24 * HOUR_SECONDS
 """For so long a reader of a deleted file hears that it is gone, and not that there is none."""
 
@@ -92,11 +96,14 @@ class Retention:
         *,
         unbonding: int,
         storage_url: str,
+        days: bool = True,
     ) -> None:
-        """`unbonding`: `Registry.UNBONDING`, in seconds."""
+        """`unbonding`: `Registry.UNBONDING`, in seconds; `days`: whether days of work go."""
         self._where, self._signer = where, signer
         self._follower, self._queries, self._database = follower, follower.queries, database
-        self._unbonding = unbonding
+        self._unbonding, self._days = unbonding, days
+        self._looked = 0
+        """The chain's hour in which it was last looked for what nothing names: each time all uploads are read."""
         self.summaries = ContentStore(storage_url, "summaries")
         self._stores = {kind: ContentStore(storage_url, kind) for kind in KINDS}
         self._shared: set[tuple[str, str]] = set()
@@ -123,9 +130,13 @@ class Retention:
 
     async def sweep(self) -> None:
         """Let everything go that is due by the chain's clock."""
-        while (day := await self._database.read(self._next_day)) is not None:
+        while self._days and (day := await self._database.read(self._next_day)) is not None:
             await self._let_go(day)
         await self._database.write(self._let_others_go, news=False)
+        if self._looked != (hour := self._queries.chain.now // HOUR_SECONDS):
+            while found := await self._database.read(self.unnamed):
+                await self._database.write(partial(forget_uploads, rows=found), news=False)
+            self._looked = hour
         while await self._delete_files():
             pass
 
@@ -237,10 +248,16 @@ class Retention:
     # What belongs to no commitment
 
     def _let_others_go(self, connection: Connection) -> None:
-        """Note evidence, and uploads without a commitment of nodes that left, whose deadlines are over."""
+        """Note evidence that nothing names, or whose deadlines are over."""
         now = self._queries.chain.now
         connection.execute(delete(leaving).where(leaving.c.since < now - SAID_SECONDS))
-        # 1. Evidence that was posted since the last sweep begins its time now.
+        named = evidence.c.hash.in_(select(cases.c.evidence))
+        unnamed = evidence.c.expiry.between(1, time.time()), ~named
+        gone = connection.execute(delete(evidence).where(*unnamed).returning(evidence.c.hash)).scalars().all()
+        leave(connection, [("evidence", name) for name in gone], 0)
+        if not self._days:
+            return
+        # Evidence that was posted since the last sweep begins its time now.
         connection.execute(update(evidence).where(evidence.c.hour == 0).values(hour=now // HOUR_SECONDS))
         is_asked = evidence.c.hash.in_(select(cases.c.evidence).where(OPEN))
         old = select(*evidence.c["validator", "hash", "hour"]).order_by(evidence.c.hour).where(~is_asked)
@@ -250,21 +267,25 @@ class Retention:
                     delete(evidence).where(evidence.c.validator == row.validator, evidence.c.hash == row.hash)
                 )
                 leave(connection, [("evidence", row.hash)], row.hour // DAY_HOURS)
-        # 2. A node that left commits to nothing any more.
-        last = select(func.max(commitments.c.index)).where(commitments.c.node == uploads.c.node).scalar_subquery()
-        unused = select(*uploads.c["node", "index", "document"]).join(nodes, nodes.c.address == uploads.c.node)
-        unused = unused.where(nodes.c.status != "active", uploads.c.index > func.coalesce(last, -1))
-        rows: Any = connection.execute(unused).all()
-        for node, index, document in rows:
-            hour = Upload.model_validate_json(document).receipt.stored_at // HOUR_SECONDS
-            if self._is_over(hour):
-                self._forget(connection, hour // DAY_HOURS, node, index, index)
+
+    def unnamed(self, connection: Connection) -> list[Any]:
+        """Return some uploads that have had no commitment for a day, by the chain's clock and this machine's."""
+        if state_in(connection)[1]:  # commitments are missing while the chain is read again
+            return []
+        columns = uploads.c["node", "index", "root", "file_hash", "document", "received"]
+        query = select(*columns).where(~IS_COMMITTED, uploads.c.received < time.time() - UNNAMED_SECONDS)
+        day_ago = self._queries.chain.now - UNNAMED_SECONDS
+        rows = connection.execute(query)
+        old = (row for row in rows if Upload.model_validate_json(row.document).receipt.stored_at < day_ago)
+        return list(islice(old, UNNAMED_AT_ONCE))
 
     # Files
 
     async def _delete_files(self) -> bool:
         """Delete some files that no row names; return whether there were any to look at."""
         waiting = select(*leaving.c["kind", "name"]).where(leaving.c.since.is_(None))
+        if not self._days:
+            waiting = waiting.where(leaving.c.kind.not_in(DOCUMENTS))
         waiting = waiting.order_by(leaving.c.kind).limit(FILES_AT_ONCE + len(self._shared))
         found = await self._database.read(lambda connection: connection.execute(waiting).all())
         some = [(row.kind, row.name) for row in found if (row.kind, row.name) not in self._shared]
@@ -308,6 +329,14 @@ class Retention:
             return any(connection.execute(query).scalar() is None for query in swept)
 
         return await self._database.read(others)
+
+
+def forget_uploads(connection: Connection, rows: Sequence[Any]) -> None:
+    """Delete uploads that still have no commitment, and note their files."""
+    for row in rows:
+        own = [uploads.c[name] == getattr(row, name) for name in ("node", "index", "root", "received")]
+        if connection.execute(delete(uploads).where(*own, ~IS_COMMITTED)).rowcount:
+            leave(connection, [("files", row.file_hash), ("uploads", content_hash(row.document.encode()))], 0)
 
 
 DOCUMENTS: Final[Mapping[str, Any]] = {

@@ -178,9 +178,10 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         await database.write(attribution.complete)
         # 5. State that a new database lacks; then follow the chain.
         follower = Follower(chain, database, queries, settings.chain, attribution)
-        verdicts = Verdicts(where, queries, follower, database, storage_url=storage_url, key_bytes=ours.room_of_a_key)
+        verdicts = Verdicts(where, queries, follower, database, storage_url=storage_url, key_bytes=ours.key_bytes)
         unbonding = await chain.call(registry.unbonding())
-        retention = Retention(where, signer, follower, database, unbonding=unbonding, storage_url=storage_url)
+        days = ours.retention == "deadlines"
+        retention = Retention(where, signer, follower, database, unbonding=unbonding, storage_url=storage_url, days=days)
         await rebuild(
             database,
             where,
@@ -202,9 +203,9 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         if queries.hides:
             shows = {hidden_verdicts: verdicts.show, hidden_grades: grades.show, hidden_steps: reports.show}
             await stack.enter_async_context(Release(follower, database, shows).releasing())
-        if ours.retention == "deadlines":
+        if days:
             log.info("detail of work is deleted once its deadlines are over", setting="orchestrator.retention")
-            await stack.enter_async_context(retention.sweeping())
+        await stack.enter_async_context(retention.sweeping())
         # 6. What people see of it.
         info = run_info(settings.run, addresses, terms, settings.shardcast.relays, files)
         known = RunIdentity(

@@ -9,8 +9,9 @@ The rules, so that no node can be framed:
    under the same root is refused, so an accusation always means exactly one file.
 3. Before the commitment, several roots may be uploaded for one index (after a reorg, a republished step, a crash):
    at most MAX_ROOTS, for the node's next AHEAD indices, by an active worker.
+   What has had no commitment for a day goes, and `orchestrator.key_bytes` bounds it.
 4. After the commitment, only its own root can still be uploaded, by the node in any state: so missing data can still
-   be supplied.
+   be supplied. It is never refused for want of room.
 5. The receipt is given when file and record are on disk, not before. It says the second of the latest block that was
    read by then, so a file that comes after its commitment has a receipt that says so. While the chain cannot be read
    there are no receipts.
@@ -19,16 +20,16 @@ The rules, so that no node can be framed:
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, bindparam, exists, func, select, update
 from starlette.requests import Request
 
 from muster.clients.storage import ContentStore
-from muster.constants import MAX_FILE_BYTES
+from muster.constants import HOUR_SECONDS, MAX_FILE_BYTES, UNNAMED_SECONDS
 from muster.errors import RefusedError
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, sign_message
 from muster.protocol.messages import Upload, UploadReceipt
@@ -42,7 +43,7 @@ from orchestrator.database import Database
 from orchestrator.queries import Queries, next_index_of, upload_of
 from orchestrator.statements import insert_once, row_of
 from orchestrator.summaries import gone_work
-from orchestrator.tables import evidence, uploads
+from orchestrator.tables import commitments, evidence, uploads
 from orchestrator.upload_slots import FILE_SECONDS, UploadSlots
 
 AHEAD: Final = 8
@@ -81,7 +82,7 @@ class Uploads:
         self._slots = UploadSlots(settings.uploads_at_once, SPOOL_BYTES)
         self._uploading: set[str] = set()
         """Nodes whose file is on its way."""
-        self._key_bytes = settings.room_of_a_key
+        self._key_bytes = settings.key_bytes
         self._limit = min(MAX_FILE_BYTES, FileLimits.from_terms(queries.terms).decoded_bytes + FOOTER_BYTES)
 
     async def receive(
@@ -96,6 +97,8 @@ class Uploads:
         known = await self._known(caller, name, index, root)
         if known is None:
             known = await self.take(request, caller, name, index, root)
+        else:
+            await self._database.write(partial(renew, caller.address, index, root), news=False)
         await self.records.put(known.model_dump_json().encode())
         return known.receipt
 
@@ -106,14 +109,18 @@ class Uploads:
             existing = upload_of(connection, caller.address, index, root)
             if existing is not None:
                 return existing, None
-            return None, refuse_upload(
+            committed = tallies.find_commitment(connection, caller.address, index)
+            refusal = refuse_upload(
                 caller,
                 index=index,
                 root=root,
-                committed=tallies.find_commitment(connection, caller.address, index),
+                committed=committed,
                 next_index=next_index_of(connection, caller.address),
                 roots=_roots_at(connection, caller.address, index),
-            ) or full(connection, caller.address, self._key_bytes)
+            )
+            if refusal is None and committed is None:
+                refusal = full(connection, caller.address, self._key_bytes, self._queries.chain.now)
+            return None, refusal
 
         existing, refusal = await self._database.read(find)
         if refusal is not None:
@@ -200,6 +207,13 @@ class Uploads:
         return await self._database.write(write)
 
 
+def renew(node: str, index: int, root: str, connection: Connection) -> None:
+    """Note that a file has come again: it is kept for another day, unless the index is committed to another one."""
+    own = uploads.c.node == node, uploads.c.index == index, uploads.c.root == root
+    if tallies.find_commitment(connection, node, index) is None:
+        connection.execute(update(uploads).where(*own).values(received=time.time()))
+
+
 _ROOTS: Final = select(func.count()).where(uploads.c.node == bindparam("node"), uploads.c.index == bindparam("index"))
 
 
@@ -208,16 +222,32 @@ def _roots_at(connection: Connection, node: str, index: int) -> int:
     return connection.execute(_ROOTS, {"node": node, "index": index}).scalar() or 0
 
 
-def full(connection: Connection, address: str, key_bytes: float) -> RefusedError | None:
-    """Return why no more is taken of a node, or None: what it has sent is more than `key_bytes`."""
-    if math.isinf(key_bytes):  # the sum grows with all that a node has ever sent
-        return None
-    sizes = select(uploads.c.size).where(uploads.c.node == address)
-    sizes = sizes.union_all(select(evidence.c.size).where(evidence.c.validator == address)).subquery()
-    kept = connection.execute(select(func.coalesce(func.sum(sizes.c.size), 0))).scalar_one()
+IS_COMMITTED: Final = exists().where(*(commitments.c[name] == uploads.c[name] for name in ("node", "index", "root")))
+"""Of uploads."""
+_BEFORE: Final = (
+    select(func.coalesce(func.max(commitments.c.index), -1))
+    .where(commitments.c.node == bindparam("node"), commitments.c.hour < bindparam("hour"))
+    .scalar_subquery()
+)
+_ROLLOUTS: Final = select(uploads.c.size).where(uploads.c.node == bindparam("node"), uploads.c.index > _BEFORE)
+_EVIDENCE: Final = select(evidence.c.size).where(
+    evidence.c.validator == bindparam("node"), evidence.c.expiry > bindparam("second")
+)
+_UNNAMED: Final = _ROLLOUTS.where(~IS_COMMITTED).union_all(_EVIDENCE).subquery()
+_UNNAMED_BYTES: Final = select(func.coalesce(func.sum(_UNNAMED.c.size), 0))
+"""Of a node: what it sent lately, of which the first index is that after its last commitment before an hour."""
+
+
+def full(connection: Connection, address: str, key_bytes: float, now: int) -> RefusedError | None:
+    """Return why no more is taken of a node, or None: what nothing names of it is more than `key_bytes`.
+
+    `now`: the chain's second.
+    """
+    given = {"node": address, "hour": (now - UNNAMED_SECONDS) // HOUR_SECONDS, "second": time.time()}
+    kept = connection.execute(_UNNAMED_BYTES, given).scalar_one()
     if kept < key_bytes:
         return None
-    return problems.no_room(f"{int(kept)} bytes of {address} are kept, and no more than {key_bytes:.0f}")
+    return problems.no_room(f"{int(kept)} bytes of {address} wait to be named, and no more than {key_bytes:.0f} may")
 
 
 def refuse_upload(

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, Table, bindparam, delete, func, select, update
 
 from muster.clients.storage import ContentStore, DocumentStore
-from muster.constants import MAX_EVIDENCE_BYTES
+from muster.constants import MAX_EVIDENCE_BYTES, UNNAMED_SECONDS
 from muster.errors import CheckError, MismatchError, StorageError
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import Address, Verdict
@@ -40,9 +40,6 @@ MAX_UNNAMED: Final = 256
 """Bundles a validator may post before a verdict names one of them: evidence takes room by the verdict, not by the
 request."""
 
-UNNAMED_SECONDS: Final = 86_400.0
-"""How long a bundle counts as one that no verdict names."""
-
 VERDICTS: Final = telemetry.counter("verdicts", "Verdicts received", ("outcome",))
 log = telemetry.logger("orchestrator")
 
@@ -60,7 +57,7 @@ class Verdicts:
         storage_url: str,
         key_bytes: float = math.inf,
     ) -> None:
-        """`key_bytes`: of evidence and rollouts that are kept of one validator."""
+        """`key_bytes`: of evidence that is kept of one validator before anything names it."""
         self._key_bytes = key_bytes
         self._where = where
         self._queries = queries
@@ -83,7 +80,7 @@ class Verdicts:
             if row["hash"] not in unnamed and len(unnamed) >= MAX_UNNAMED:
                 return False
             if insert_once(connection, evidence, row | {"expiry": now + UNNAMED_SECONDS}):
-                refusal = full(connection, caller.address, self._key_bytes)
+                refusal = full(connection, caller.address, self._key_bytes, self._queries.chain.now)
                 if refusal is not None:
                     raise refusal
             return True

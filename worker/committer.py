@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from http import HTTPStatus
+from math import inf
 from typing import Any, Final
 
 from muster.chain.reads import behind
+from muster.constants import UNNAMED_SECONDS
 from muster.contracts import runs
 from muster.contracts.codec import Call
 from muster.errors import ConfigError, MismatchError, RefusedError, RevertError, StorageError
@@ -59,6 +62,8 @@ class Committer:
         self._context = context
         self._claimer = claimer
         self._refusals = 0
+        self._sent = dict[int, float]()
+        """When this process uploaded the file of an index last: its receipt may be older."""
 
     async def poll(self) -> PollOutcome:
         """Deliver the work of the node's next index."""
@@ -97,7 +102,7 @@ class Committer:
     async def _deliver(self, entry: Entry) -> PollOutcome:
         """Upload the file unless that is done, then commit. Discard work whose file is lost."""
         context = self._context
-        if entry.state == "saved":
+        if entry.state == "saved" or await self._is_old(entry):
             try:
                 data = await asyncio.to_thread(context.journal.data, entry)
             except StorageError as error:
@@ -130,6 +135,13 @@ class Committer:
         COMMITMENTS.inc()
         log.info(telemetry.COMMITTED, step=entry.step, index=entry.index, tx=mined.hash, gas=mined.gas_used)
         return AGAIN
+
+    async def _is_old(self, entry: Entry) -> bool:
+        """Return whether the orchestrator may soon forget a file that was uploaded long ago and not committed."""
+        receipt, half = self._context.journal.receipt(entry.index), UNNAMED_SECONDS // 2
+        if receipt is None or time.monotonic() - self._sent.get(entry.index, -inf) < half:
+            return False
+        return (await self._context.chain.head()).timestamp - receipt.stored_at > half
 
     async def _receipt_ahead(self, entry: Entry) -> str:
         """Return why the receipt would not answer a case about this commitment yet, or "": it must not be later.
@@ -168,6 +180,7 @@ class Committer:
         self._refusals = 0
         await self._check(receipt, entry, len(data))
         context.journal.uploaded(entry.index, receipt)
+        self._sent = {entry.index: time.monotonic()}
         log.info(telemetry.UPLOADED, step=entry.step, index=entry.index, file=entry.file_hash, bytes=len(data))
         return ""
 

@@ -6,7 +6,6 @@ Order of precedence: command-line flag, `MUSTER_SECTION__KEY` in the environment
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -102,9 +101,9 @@ class OrchestratorSettings(Section):
     """Work is wanted while fewer than this many batches of fresh groups wait for the trainer."""
     uploads_at_once: int = Field(default=256, ge=1, le=1000)
     """Files read at the same time, one of each node; further ones wait, and the slowest give way to them."""
-    key_bytes: int = Field(default=64 << 30, ge=MAX_FILE_BYTES)
-    """With retention = deadlines: bytes of rollouts and evidence that are kept of one node. With more, it is refused
-    until some of them go."""
+    key_bytes: int = Field(default=8 << 30, ge=MAX_FILE_BYTES)
+    """Bytes of one node that are kept for a day: rollouts without a commitment, evidence that no verdict or case names.
+    With more, further ones are refused."""
     retention: Literal["forever", "deadlines"] = "forever"
     """deadlines: rollouts, verdicts, grades and evidence are deleted, for good, once the last deadline of their day is
     over; a signed summary of the day stays. docs/decisions/retention.md says when."""
@@ -119,11 +118,6 @@ class OrchestratorSettings(Section):
     trusted_proxies: list[str] = []
     """Addresses or networks of reverse proxies in front of it, whose X-Forwarded-For names the address that limits
     count; without them all that a proxy passes on counts as one address's, which gets half of the room at most."""
-
-    @property
-    def room_of_a_key(self) -> float:
-        """Return how many bytes are kept of one node: any number where none of them go."""
-        return self.key_bytes if self.retention == "deadlines" else math.inf
 
     @field_validator("trusted_proxies")
     @classmethod

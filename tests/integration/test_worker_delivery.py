@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from muster.chain.client import Chain, event_of
-from muster.constants import TOKEN
+from muster.constants import TOKEN, UNNAMED_SECONDS
 from muster.contracts import court, run_terms, runs, token
 from muster.contracts.run_terms import KeysChanged
 from muster.errors import ConfigError, MismatchError, RevertError, UnreachableError
@@ -43,7 +43,9 @@ NOWHERE = "http://127.0.0.1:9"
 def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("delivery")
     run_fixture = asyncio.run(
-        RunFixture.build(folder, deployment.settings, seed="delivery", workers=("w1", "w2", "w3", "w4", "w6", "w7"))
+        RunFixture.build(
+            folder, deployment.settings, seed="delivery", workers=("w1", "w2", "w3", "w4", "w6", "w7", "w8")
+        )
     )
     asyncio.run(run_fixture.publish(0))
     return run_fixture
@@ -107,6 +109,26 @@ async def test_an_upload_is_hashed_once(
     assert entry is not None
     assert entry.state == "committed"
     assert hashed.count(len(data)) == 1
+
+
+async def test_worker_uploads_again_what_the_orchestrator_may_have_forgotten(
+    run_fixture: RunFixture, anvil: Anvil, tmp_path: Path
+) -> None:
+    """It ended between upload and commitment, for longer than a file without one is kept."""
+    data, root = b"finished work", some_hash("ours")
+    work = {"run": run_fixture.run, "node": run_fixture.key("w8").address, "root": root}
+    work |= {"file_hash": "0x" + hashlib.sha256(data).hexdigest(), "size": len(data)}
+    async with run_fixture.chain("w8") as chain:
+        now = (await chain.head()).timestamp
+    old, new = receipt_of(**work, stored_at=now - UNNAMED_SECONDS // 2 - 1), receipt_of(**work, stored_at=now)
+    async with storage(run_fixture, new) as url, context_of(run_fixture, "w8", anvil.url, tmp_path, url) as context:
+        await saved(context, root, data)
+        context.journal.uploaded(0, old)
+        assert await committer_of(context).poll() is AGAIN
+        receipt, entry = context.journal.receipt(0), context.journal.entry(0)
+        assert receipt is not None
+        assert entry is not None
+        assert (receipt.stored_at, entry.state) == (now, "committed")
 
 
 async def test_worker_does_not_commit_when_receipt_is_later_than_chain(

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 from starlette.requests import Request
 
+from muster.constants import UNNAMED_SECONDS
 from muster.errors import RefusedError
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
@@ -21,9 +22,9 @@ from orchestrator.database import Database
 from orchestrator.queries import NodeRecord
 from orchestrator.run_facts import ChainState
 from orchestrator.statements import insert_once
-from orchestrator.tables import uploads
+from orchestrator.tables import commitments, uploads
 from orchestrator.uploads import Uploads, full
-from orchestrator.verdicts import MAX_UNNAMED, UNNAMED_SECONDS, Verdicts, mark_named
+from orchestrator.verdicts import MAX_UNNAMED, Verdicts, mark_named
 from testbed.samples.commitments import KEYS, NODE, STORAGE, rules
 from testbed.samples.messages import request_of, verdict_of
 
@@ -40,7 +41,7 @@ def caller(address: str, body: bytes = b"x", role: str = "validator") -> Caller:
 
 @pytest.fixture
 def verdicts(tmp_path: Path, database: Database) -> Verdicts:
-    queries: Any = SimpleNamespace(hides=False)
+    queries: Any = SimpleNamespace(hides=False, chain=ChainState(now=9))
     unused: Any = None
     return Verdicts(WHERE, queries, unused, database, storage_url=f"file:{tmp_path}")
 
@@ -68,24 +69,31 @@ async def test_evidence_that_no_verdict_names_counts_for_a_day(
     await verdicts.expect_evidence(caller(ANNE, b"one more"))
 
 
-async def test_what_is_kept_of_one_node_is_bounded(database: Database, tmp_path: Path) -> None:
-    """Rollouts and evidence together; the same bundle again is no more of it."""
-    queries: Any = SimpleNamespace(hides=False)
+async def test_what_is_kept_of_one_node_before_it_is_named_is_bounded(database: Database, tmp_path: Path) -> None:
+    """Rollouts and evidence together; the same bundle again is no more of it, and what is named is none."""
+    queries: Any = SimpleNamespace(hides=False, chain=ChainState(now=9))
     unused: Any = None
     verdicts = Verdicts(WHERE, queries, unused, database, storage_url=f"file:{tmp_path}", key_bytes=100)
     row = {"node": ANNE, "index": 0, "root": NOTHING, "file_hash": NOTHING, "size": 60, "document": "", "received": 0}
     await database.write(lambda connection: insert_once(connection, uploads, row))
     await verdicts.expect_evidence(caller(ANNE, b"fits"), 39)
     for size in (1, 0):
-        with pytest.raises(RefusedError, match=f"bytes of {ANNE} are kept, and no more than 100") as refused:
+        with pytest.raises(RefusedError, match=f"bytes of {ANNE} wait to be named, and no more than 100") as refused:
             await verdicts.expect_evidence(caller(ANNE, b"more"), 1 + size)
         assert (refused.value.status, refused.value.title) == (413, "No room")
     await verdicts.expect_evidence(caller(ANNE, b"fits"), 39)
     await verdicts.expect_evidence(caller(BERT, b"more"), 99)
-    assert await database.read(lambda connection: full(connection, BERT, 100)) is None
-    assert str(await database.read(lambda connection: full(connection, BERT, 99))) == (
-        f"99 bytes of {BERT} are kept, and no more than 99"
+    assert await database.read(lambda connection: full(connection, BERT, 100, 9)) is None
+    assert str(await database.read(lambda connection: full(connection, BERT, 99, 9))) == (
+        f"99 bytes of {BERT} wait to be named, and no more than 99 may"
     )
+    named = verdict_of(node=ANNE, validator=BERT, evidence=content_hash(b"more"))
+    await database.write(lambda connection: mark_named(connection, named))
+    assert await database.read(lambda connection: full(connection, BERT, 1, 9)) is None
+    made = {"node": ANNE, "index": 0, "root": NOTHING, "step": 0, "hour": 0, "block": 1, "status": "pending"}
+    await database.write(lambda connection: insert_once(connection, commitments, made))
+    assert await database.read(lambda connection: full(connection, ANNE, 40, 9)) is None
+    assert await database.read(lambda connection: full(connection, ANNE, 39, 9)) is not None
 
 
 async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
