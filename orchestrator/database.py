@@ -4,7 +4,8 @@ SQLAlchemy's plain (blocking) face, one trip to a thread per unit of work: `read
 connection. Measured on SQLite, that costs a quarter of the asynchronous face, which makes a trip per statement.
 Writes that come while one transaction commits share the next, each in a savepoint (group commit).
 
-SQLite in WAL mode by default: readers never wait for the writer, and a killed process loses nothing it answered for.
+SQLite in WAL mode by default: readers never wait for the writer, and a power failure takes nothing that was answered
+for: each transaction is forced to disk before `write` returns.
 PostgreSQL behaves the same way here (`orchestrator.postgres`): a read sees one state, and of all processes one writes.
 """
 
@@ -342,7 +343,7 @@ def _tune_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions begin where SQLAlchemy says, see _begin_sqlite
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_MILLISECONDS}")
     cursor.close()
 

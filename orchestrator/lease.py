@@ -3,7 +3,8 @@
 Of the processes on one PostgreSQL one follows the chain, counts tokens, shows what was hidden and lets old work go. It
 holds an advisory lock on a connection that stays open. The server frees the lock when the connection ends or says
 nothing for SILENT_SECONDS, and another process takes over. For a moment two may do the work: what they write excludes
-each other in the database. A SQLite file has one process.
+each other in the database. All that serve share a second lock there, by which the last one knows that it is the last. A
+SQLite file has one process.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
@@ -24,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from muster.errors import ConfigError, StorageError
 from muster.runtime import telemetry
 from orchestrator.database import Database
+from orchestrator.start_mark import StartMark
 
 RENEW_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 10
@@ -33,7 +35,14 @@ TASKS: Final = ("follower", "token_counter", "retention", "release")
 """What only the process with the lease does."""
 
 _KEY: Final = 0x6C656164  # "lead"
-_PREPARE: Final = f"SET idle_session_timeout = '{SILENT_SECONDS}s'"
+_SERVES: Final = 0x73657276  # "serv"
+_PREPARE: Final = (
+    f"SELECT set_config('idle_session_timeout', '{SILENT_SECONDS}s', false), pg_advisory_lock_shared({_SERVES})"
+)
+_ANY_SERVES: Final = f"""SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = {_SERVES}
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"""
+_FREE: Final = "SELECT pg_advisory_unlock_all()"
+_TAKE_ALONE: Final = f"SELECT pg_try_advisory_lock({_SERVES})"
 TAKE: Final = f"SELECT pg_try_advisory_lock({_KEY})"
 """Takes the lock, or takes it once more: it is freed with the connection."""
 
@@ -42,11 +51,47 @@ LEASE: Final = telemetry.gauge("orchestrator_lease", "1 while this process does 
 
 
 @asynccontextmanager
-async def leading(database: Database) -> AsyncIterator[None]:
-    """Let `database.leads` say whether this process holds the lease, while the block runs."""
+async def leading(database: Database, mark: StartMark, fill: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Let `database.leads` say whether this process holds the lease, while the block runs.
+
+    `fill` fills the database from storage. It is awaited before, unless another process serves or the last one was
+    stopped in good order. Raises StorageError when storage does not tell.
+    """
+    if not await _others_serve(database) and not await mark.is_same():
+        await fill()
+    async with _holding(database) as is_last:
+        await mark.renew()
+        yield
+        if await is_last():
+            await mark.settle()
+
+
+async def _others_serve(database: Database) -> bool:
+    if not database.is_shared:
+        return False
+    connection = database.open_connection("")
+    try:
+        return await connection.scalar(_ANY_SERVES)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def _holding(database: Database) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
+    """Hold the lock of all, and the lease when it is free; yield what lets go and returns whether no other serves."""
+
+    async def is_last() -> bool:
+        with suppress(DBAPIError):  # then the next start fills the database
+            await connection.scalar(_FREE)
+            return await connection.scalar(_TAKE_ALONE)
+        return False
+
+    async def is_alone() -> bool:
+        return True
+
     if not database.is_shared:
         _show(database.leads)
-        yield
+        yield is_alone
         return
     connection = database.open_connection(_PREPARE)
 
@@ -69,7 +114,7 @@ async def leading(database: Database) -> AsyncIterator[None]:
     await renew()
     task = asyncio.create_task(keep(), name="lease")
     try:
-        yield
+        yield is_last
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

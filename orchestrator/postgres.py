@@ -163,6 +163,7 @@ def _connect(_dialect: object, _record: object, arguments: list[Any], options: d
     }
     for name, seconds in bounds.items():
         connection.execute("SELECT set_config(%s, %s, false)", (name, f"{seconds}s"))
+    connection.execute("SET synchronous_commit = on")  # a power failure takes nothing that was answered for
     connection.commit()
     return connection
 

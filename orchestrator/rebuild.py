@@ -1,48 +1,57 @@
-"""Restore uploads, verdicts, grades, tickets, reports, environments, names and scores for a new database.
+"""Restore uploads, verdicts, grades, tickets, reports, environments, names and scores that the database lacks.
 
-Summaries of days whose detail is gone come first. What a sweep that was killed left of such a day is not read again.
-Each is checked as if it had just arrived over HTTP, apart from checks against the state of that moment. A file in the
-wrong place, or with another's signature, is left out and named in the log. The service answers once this has ended;
-killed half way, it starts again.
+It may be new, or an older copy: what it has is left as it is. Summaries of days whose detail is gone come first. What a
+sweep that was killed left of such a day is not read again. Each is checked as if it had just arrived over HTTP, apart
+from checks against the state of that moment. A file in the wrong place, or with another's signature, is left out and
+named in the log. The service answers once this has ended; killed half way, it starts again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, select
 
 from muster.clients.storage import ContentStore, documents_in
-from muster.errors import CheckError, MismatchError, StorageError
+from muster.errors import CheckError, MismatchError, RefusedError, StorageError
 from muster.grading.shown import read_committed
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import Domain
+from muster.protocol.hashes import content_hash
 from muster.protocol.keys import RunKeys
 from muster.protocol.messages import EnvironmentDecision, Grade, ShownGrades, Upload, UploadReceipt, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from muster.protocol.traps import check_consent, check_ticket
 from muster.runtime import telemetry
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
-from orchestrator.database import Database
+from orchestrator.database import MAX_BATCH, Database
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
 from orchestrator.page.announcements import Announcements, Operators
 from orchestrator.planted import KeptTicket
+from orchestrator.queries import HIDDEN, PUBLIC, verdict_of
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.retention import Retention
-from orchestrator.statements import upsert
-from orchestrator.summaries import DayOfWork, SignedDay, day_in, leave, read_day, restore
-from orchestrator.tables import meta
+from orchestrator.summaries import DayOfWork, SignedDay, day_in, leave, read_day
+from orchestrator.tables import environments as packs
+from orchestrator.tables import steps
+from orchestrator.tables import uploads as uploads_table
 from orchestrator.traps import TrapDesk
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 
 log = telemetry.logger("orchestrator")
 Document = TypeVar("Document", bound=BaseModel)
+Known = Mapping[str, int]
+"""What the database has of storage (`_known`)."""
 
 
 async def rebuild(
@@ -62,48 +71,59 @@ async def rebuild(
     operators: Operators,
     retention: Retention,
 ) -> None:
-    """Fill a new database from storage; return at once when it was filled before. `runs`: the Runs contract."""
-    query = select(meta.c.value).where(meta.c.key == "rebuilt")
-    if await database.read(lambda connection: connection.execute(query).scalar()):
-        return
-
+    """Fill a database from storage with what it lacks. `runs`: the Runs contract."""
     # 1. What is left of days whose detail is gone, then what members sent about all other work.
     left = _Left(await _restore_summaries(database, retention, where, run, keys))
-    kept_uploads = await _restore_uploads(uploads, where, run, keys, left)
-    all_verdicts = await named_documents(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict))
-    all_verdicts = [(name, verdict) for name, verdict in all_verdicts if verdict.run == run]
-    kept_verdicts = [(name, verdict) for name, verdict in all_verdicts if not left.takes("verdicts", name, verdict)]
-    for name, verdict in sorted(kept_verdicts, key=lambda one: _order(one[1])):
-        await verdicts.record(verdict, 0.0, name)
+    known = await database.read(_known)
+    kept_uploads = await _restore_uploads(uploads, where, run, keys, left, known)
     await verdicts.restore_evidence(runs)
-    kept_grades = await _restore_grades(grades, where, [verdict for _, verdict in all_verdicts], left)
+    kept_verdicts = await _restore_verdicts(verdicts, where, run, left, known)
+    kept_grades = await _restore_grades(grades, database, where, left, known)
     await database.write(left.note, news=False)
-
     await _restore_tickets(traps, where, run, keys)
 
     # 2. What is about no commitment.
     kept_reports = await documents_of(reports.copies, KeptReport, lambda _: None)
-    kept_reports = [kept for kept in kept_reports if kept.report.run == run]
+    query = select(steps.c.step, steps.c.received)
+    received = dict(await database.read(lambda connection: [(step, at) for step, at in connection.execute(query)]))
+    kept_reports = [k for k in kept_reports if k.report.run == run and k.received > received.get(k.report.step, -1.0)]
     for kept in sorted(kept_reports, key=lambda k: k.received):
         await reports.record(kept)
-    kept_packs = await _packs(environments)
-    for pack in kept_packs:
+    listed = await database.read(lambda connection: set(connection.execute(select(packs.c.hash)).scalars()))
+    for pack in await _packs(environments, listed):
         await environments.record(pack, 0.0)
+        listed.add(pack.hash)
     kept_decisions = await documents_of(environments.decisions, EnvironmentDecision, environments.check_decision)
-    listed = {pack.hash for pack in kept_packs}
     for decision in sorted(kept_decisions, key=lambda one: (one.decided, one.environment)):
         if decision.run == run and decision.environment in listed:
-            await environments.apply(decision)
+            with suppress(RefusedError):  # a later one is known
+                await environments.apply(decision)
     kept_names = await documents_of(announcements.names, NodeName, announcements.check_name)
     await announcements.restore_names(kept_names, operators)
     await announcements.restore_scores(
         await documents_of(announcements.scores, BenchmarkScore, announcements.check_score)
     )
-    await database.write(lambda connection: upsert(connection, meta, {"key": "rebuilt", "value": "yes"}))
     if kept_uploads or kept_verdicts or kept_reports:
-        counts = {"uploads": len(kept_uploads), "verdicts": len(kept_verdicts), "reports": len(kept_reports)}
-        counts |= {"grades": len(kept_grades)} if kept_grades else {}
+        counts = {"uploads": kept_uploads, "verdicts": kept_verdicts, "reports": len(kept_reports)}
+        counts |= {"grades": kept_grades} if kept_grades else {}
         log.info("rebuilt from storage", **counts)
+
+
+def _known(connection: Connection) -> Counter[str]:
+    """Return how much the database has of files in storage, by name: bytes of documents, with an end of line each."""
+    found = Counter[str]()
+    for table in (uploads_table, PUBLIC.verdicts, HIDDEN.verdicts, PUBLIC.grades, HIDDEN.grades):
+        for row in connection.execute(select(table)):
+            text = row.document.encode()
+            found[getattr(row, "stored", "") or content_hash(text)] += len(text) + 1
+    return found
+
+
+async def _in_order(works: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Await writes in their order: those that share a transaction together."""
+    left = iter(works)
+    while some := list(islice(left, MAX_BATCH)):
+        await asyncio.gather(*some)
 
 
 @dataclass(frozen=True)
@@ -129,42 +149,51 @@ class _Left:
             leave(connection, [(kind, name)], day)
 
 
-async def _restore_uploads(
-    uploads: Uploads, where: Domain, run: int, keys: RunKeys, left: _Left
-) -> list[tuple[str, Upload]]:
-    """Record the uploads of the run; return them with the names of their files."""
+async def _restore_uploads(uploads: Uploads, where: Domain, run: int, keys: RunKeys, left: _Left, known: Known) -> int:
+    """Record the uploads of the run; return how many."""
 
     def check(upload: Upload) -> None:
         check_receipt(where, upload.receipt, keys)
         check_upload(where, upload)
 
-    found = await named_documents(uploads.records, Upload, check)
-    found = [
-        (name, one) for name, one in found if one.receipt.run == run and not left.takes("uploads", name, one.receipt)
-    ]
-    for _, upload in sorted(found, key=lambda one: one[1].receipt.stored_at):  # the first receipt of a file counts
-        await uploads.record(upload, 0.0)
-    return found
+    found = await named_documents(uploads.records, Upload, check, known)
+    ours = [one for name, one in found if one.receipt.run == run and not left.takes("uploads", name, one.receipt)]
+    ours.sort(key=lambda one: one.receipt.stored_at)  # the first receipt of a file counts
+    await _in_order(uploads.record(upload, 0.0) for upload in ours)
+    return len(ours)
 
 
-async def _restore_grades(
-    grades: Grades, where: Domain, given: Sequence[Verdict], left: _Left
-) -> list[tuple[str, ShownGrades]]:
-    """Record the grades that are those of a verdict; return them with the names of their files."""
-    by_work = {(v.validator, v.node, v.index, v.root): v for v in given if v.accepted}
+async def _restore_verdicts(verdicts: Verdicts, where: Domain, run: int, left: _Left, known: Known) -> int:
+    """Record the verdicts of the run; return how many."""
+    found = await named_documents(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict), known)
+    ours = [(name, one) for name, one in found if one.run == run and not left.takes("verdicts", name, one)]
+    ours.sort(key=lambda named: _order(named[1]))
+    await _in_order(verdicts.record(verdict, 0.0, name) for name, verdict in ours)
+    return len(ours)
 
-    def check(shown: ShownGrades) -> None:
-        one = shown.statement
-        verdict = by_work.get((one.validator, one.node, one.index, one.root))
-        if verdict is None:
-            raise MismatchError("grades without a verdict")
-        read_committed(where, shown, verdict)
 
-    found = await named_documents(grades.copies, ShownGrades, check)
-    found = [(name, shown) for name, shown in found if not left.takes("grades", name, shown.statement)]
+async def _restore_grades(grades: Grades, database: Database, where: Domain, left: _Left, known: Known) -> int:
+    """Record the grades that are those of a verdict; return how many."""
+    found = await named_documents(grades.copies, ShownGrades, lambda _: None, known)
+    count = 0
     for name, shown in sorted(found, key=lambda one: _order(one[1].statement)):
-        await grades.record(shown, 0.0, name)
-    return found
+        one = shown.statement
+        if left.takes("grades", name, one):
+            continue
+        verdict = await database.read(
+            lambda connection, one=one: (
+                verdict_of(connection, one.validator, one, HIDDEN) or verdict_of(connection, one.validator, one)
+            )
+        )
+        try:
+            if verdict is None or not verdict.accepted:
+                raise MismatchError("grades without a verdict")
+            read_committed(where, shown, verdict)
+        except CheckError as error:
+            _leave_out(grades.copies, name, error)
+            continue
+        count += await grades.record(shown, 0.0, name)
+    return count
 
 
 async def _restore_tickets(traps: TrapDesk, where: Domain, run: int, keys: RunKeys) -> None:
@@ -180,10 +209,12 @@ async def _restore_tickets(traps: TrapDesk, where: Domain, run: int, keys: RunKe
             await traps.record(kept, 0.0)
 
 
-async def _packs(environments: Environments) -> list[Pack]:
-    """Return all submitted environments that storage keeps, by author, name and version."""
+async def _packs(environments: Environments, listed: Collection[str]) -> list[Pack]:
+    """Return all submitted environments that storage keeps and that are not listed, by author, name and version."""
     found = []
     async for name in environments.packs.names():
+        if name in listed:
+            continue
         try:
             found.append(read_pack(await environments.packs.get(name, MAX_PACK_BYTES)))
         except (CheckError, StorageError) as error:
@@ -202,7 +233,7 @@ async def _restore_summaries(
         except (CheckError, StorageError) as error:
             _leave_out(retention.summaries, name, error)
             continue
-        if work.run == run and await database.write(partial(restore, work=work, name=name)):
+        if work.run == run and await database.write(partial(retention.restore, work=work, name=name)):
             ended.append(work)
     return ended
 
@@ -214,29 +245,34 @@ def _order(work: Verdict | Grade) -> tuple[Any, ...]:
 
 async def documents_of(store: ContentStore, model: type[Document], check: Callable[[Document], None]) -> list[Document]:
     """Return all documents of a kind that parse and pass the check."""
-    return [document for _, document in await named_documents(store, model, check)]
+    return [document for _, document in await named_documents(store, model, check, {})]
 
 
 async def named_documents(
-    store: ContentStore, model: type[Document], check: Callable[[Document], None]
+    store: ContentStore, model: type[Document], check: Callable[[Document], None], known: Known
 ) -> list[tuple[str, Document]]:
-    """Return the same, each with the name of its file."""
-    found = []
-    async for name in store.names():
-        try:
-            texts = await documents_in(store, name)
-        except (CheckError, StorageError) as error:
-            _leave_out(store, name, error)
-            continue
-        for text in texts:
-            try:
-                document = model.model_validate_json(text)
-                check(document)
-            except (ValidationError, CheckError) as error:
-                _leave_out(store, name, error)
-            else:
-                found.append((name, document))
+    """Return those of files that are not known as a whole, each with the name of its file."""
+    names, found = [name async for name, size in store.sizes() if known.get(name) != size + 1], []
+    for first in range(0, len(names), MAX_BATCH):
+        some = names[first : first + MAX_BATCH]
+        for name, texts in zip(some, await asyncio.gather(*(_texts(store, name) for name in some)), strict=True):
+            for text in texts:
+                try:
+                    document = model.model_validate_json(text)
+                    check(document)
+                except (ValidationError, CheckError) as error:
+                    _leave_out(store, name, error)
+                else:
+                    found.append((name, document))
     return found
+
+
+async def _texts(store: ContentStore, name: str) -> list[bytes]:
+    try:
+        return await documents_in(store, name)
+    except (CheckError, StorageError) as error:
+        _leave_out(store, name, error)
+        return []
 
 
 def _leave_out(store: ContentStore, name: str, error: Exception) -> None:

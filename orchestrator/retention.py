@@ -47,6 +47,7 @@ from orchestrator.summaries import (
     leave,
     outcome_of,
     read_day,
+    restore,
     settle,
     sign_day,
     summarise,
@@ -218,6 +219,16 @@ class Retention:
         if settle(connection, work, name) and is_old:  # a validator may have been convicted since it was written
             for node in work.nodes:
                 self._queries.update_statuses(connection, OF_NODE, node=node)
+
+    def restore(self, connection: Connection, work: DayOfWork, name: str) -> bool:
+        """Put a summary from storage in the place of what the database has of its day; return whether it counts."""
+        if not restore(connection, work, name):
+            return False
+        for node in work.nodes:
+            self._queries.update_statuses(connection, OF_NODE, node=node)
+        while self._delete_rows(connection, work.day):
+            pass
+        return True
 
     def _delete_rows(self, connection: Connection, day: int) -> bool:
         """Delete the rows of some commitments of a day, and note their files; return whether there were any."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from muster.chain.client import Chain
@@ -38,6 +39,7 @@ from orchestrator.reports import Reports
 from orchestrator.retention import Retention
 from orchestrator.run_facts import ChainState
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
+from orchestrator.start_mark import StartMark
 from orchestrator.tables import hidden_grades, hidden_steps, hidden_verdicts
 from orchestrator.traps import TrapDesk
 from orchestrator.upload_slots import UploadSlots
@@ -143,7 +145,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         await _check_storage(storage_url)
         addresses = chain.addresses
         where = Domain(chain.chain_id, addresses.registry)
-        database = await Database.open(ours.database_url, about_run(settings.run, chain))
+        database = await Database.open(ours.database_url, about := about_run(settings.run, chain))
         stack.push_async_callback(database.close)
         stack.enter_context(only_process(ours.database_url))
         # 3. The parts that read and write them.
@@ -176,13 +178,16 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         await warn_of_lacks(terms, settings.shardcast.relays, uploads.files)
         attribution = await Attribution.of_run(chain.chain_id, addresses.runs, settings.run, terms, uploads.files)
         await database.write(attribution.complete)
-        # 5. State that a new database lacks; then follow the chain.
+        # 5. State that the database may lack; then follow the chain.
         follower = Follower(chain, database, queries, settings.chain, attribution)
         verdicts = Verdicts(where, queries, follower, database, storage_url=storage_url, key_bytes=ours.key_bytes)
         unbonding = await chain.call(registry.unbonding())
         days = ours.retention == "deadlines"
-        retention = Retention(where, signer, follower, database, unbonding=unbonding, storage_url=storage_url, days=days)
-        await rebuild(
+        retention = Retention(
+            where, signer, follower, database, unbonding=unbonding, storage_url=storage_url, days=days
+        )
+        fill = partial(
+            rebuild,
             database,
             where,
             settings.run,
@@ -198,7 +203,8 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             operators=lambda nodes: _operators(chain, settings.run, nodes),
             retention=retention,
         )
-        await stack.enter_async_context(leading(database))
+        mark = StartMark(database, storage_url, about)
+        await stack.enter_async_context(leading(database, mark, fill))
         await stack.enter_async_context(follower.following())
         if queries.hides:
             shows = {hidden_verdicts: verdicts.show, hidden_grades: grades.show, hidden_steps: reports.show}

@@ -178,13 +178,18 @@ _ENDING: Final = ("first", "last", "status", "reason", "spent")
 
 
 def restore(connection: Connection, work: DayOfWork, name: str) -> bool:
-    """Write a summary into a new database, in place of what it summarises; return False where its day has one."""
-    if not (close(connection, work.day) and settle(connection, work, name)):
-        return False
-    connection.execute(update(outcomes).where(outcomes.c.day == work.day).values(swept=True))
-    for address, kinds in work.counts.items():
-        for kind, number in kinds.items():
-            tallies.add(connection, address, kind, number)
+    """Let a summary count instead of what the rows of its day do; return False where its day has another summary."""
+    if not close(connection, work.day):
+        return name == connection.execute(select(summaries.c.name).where(summaries.c.day == work.day)).scalar()
+    settle(connection, work, name)
+    here = dict[str, dict[Kind, int]]()
+    for node, endings in work.nodes.items():
+        for first, last, *_ in endings:
+            _count(connection, node, first, last, here)
+    for sign, counts in ((1, work.counts), (-1, here)):
+        for address, kinds in counts.items():
+            for kind, number in kinds.items():
+                tallies.add(connection, address, kind, sign * number)
     return True
 
 
@@ -221,7 +226,8 @@ def gone_file(connection: Connection, kind: str, name: str) -> RefusedError | No
     if row is None:
         return None
     since = datetime.fromtimestamp(row.since, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return problems.gone(f"{name} is gone since {since}, kept in the summary of {date_of(row.day)}")
+    left = f"kept in the summary of {date_of(row.day)}" if row.day else "nothing names it"
+    return problems.gone(f"{name} is gone since {since}, {left}")
 
 
 def summary_of(connection: Connection, day: date) -> str | None:

@@ -67,7 +67,7 @@ meta: Final = _table(
     Column("key", String(40), primary_key=True),
     Column("value", Text, nullable=False),
 )
-"""What this database is about: deployment and run, its own random name, whether it was rebuilt from storage."""
+"""What this database is about: deployment and run, its own random name, the mark of storage (`start_mark.py`)."""
 
 # From the chain
 

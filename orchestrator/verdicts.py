@@ -188,14 +188,18 @@ class Verdicts:
         return await self._database.read(lambda connection: connection.execute(named.union(asked)).first() is not None)
 
     async def restore_evidence(self, runs: str) -> None:
-        """Record which evidence about this run there is, in a new database. `runs`: the Runs contract."""
-        ours = self._where.chain_id, runs.lower(), self._queries.run
+        """Record which evidence about this run there is besides, as posted now. `runs`: the Runs contract."""
+        ours, now = (self._where.chain_id, runs.lower(), self._queries.run), time.time()
+        names = select(evidence.c.hash)
+        known = set(await self._database.read(lambda connection: connection.execute(names).scalars().all()))
         async for name, size in self.evidence.sizes():
+            if name in known:
+                continue
             try:
                 about = _BundleHead.model_validate_json(await self.evidence.get(name, MAX_EVIDENCE_BYTES))
             except (ValidationError, CheckError, StorageError):
                 continue  # it may be another run's, so it stays
-            row = {"validator": about.accuser, "hash": name, "expiry": -int(self._queries.hides), "size": size}
+            row = {"validator": about.accuser, "hash": name, "expiry": now + UNNAMED_SECONDS, "size": size}
             if (about.chain_id, about.runs.lower(), about.run) == ours:
                 await self._database.write(partial(insert_once, table=evidence, row=row), news=False)
 

@@ -33,6 +33,7 @@ class WorkJournal(Journal):
 
     def __init__(self, folder: Path, identity: str) -> None:
         """Open it. `identity` names chain, contracts and node. Raises ConfigError when the folder is another's."""
+        (folder / "files").mkdir(parents=True, exist_ok=True)  # before SQLite forces the folder's names to disk
         super().__init__(folder / "journal.sqlite", _SCHEMA, owner=identity, setting="worker.state_dir")
         self.folder = folder
         self._intact: set[str] = set()

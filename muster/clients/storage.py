@@ -89,8 +89,13 @@ class ContentStore:
                     f"{self.url} has {kept} bytes under {key}, which should be {size}",
                     hint="the file there is damaged: remove it, then try again",
                 ) from error
+        await self._sync(key)
+
+    async def _sync(self, key: str) -> None:
+        """Force a file in a folder to disk, and the entries that lead to it: a receipt survives a power failure."""
         if self._folder is not None:
-            await asyncio.to_thread(_sync_entry, self._folder / key)
+            paths = [self._folder / path for path in (Path(key), *Path(key).parents)]
+            await asyncio.to_thread(lambda: [sync(path) for path in paths])
 
     async def exists(self, name: str) -> bool:
         head = obstore.head_async(self._store, self._key(name))
@@ -160,6 +165,20 @@ class ContentStore:
                 obstore.delete_async(self._store, self._key(name)), f"cannot delete {name}", may_lack=True
             )
 
+    async def mark(self, name: str) -> str:
+        """Return what `set_mark` wrote last under a name; "" before it did."""
+        try:
+            _, mark, _ = await self._answer(self._begin(f"{self.kind}/{name}"), f"cannot read {name}", may_lack=True)
+        except FileNotFoundError:
+            return ""
+        return mark.decode(errors="replace")
+
+    async def set_mark(self, name: str, mark: str) -> None:
+        """Write a few characters under a name, durably, in place of those before: all else here never changes."""
+        key = f"{self.kind}/{name}"
+        await self._answer(obstore.put_async(self._store, key, mark.encode(), mode="overwrite"), f"cannot write {name}")
+        await self._sync(key)
+
     async def check(self) -> None:
         """Write and remove a few bytes, unless that succeeded within CHECKED_SECONDS: anyone may ask for a check.
 
@@ -196,9 +215,3 @@ class DocumentStore(ContentStore):
 async def documents_in(store: ContentStore, name: str) -> list[bytes]:
     """Return the documents of a file, one or more. Raises as `ContentStore.get`."""
     return (await store.get(name, MAX_DOCUMENT_BYTES + MAX_DOCUMENTS)).split(b"\n")
-
-
-def _sync_entry(path: Path) -> None:
-    """Force a file and its folder's entry to disk: a receipt is a promise that survives a power failure."""
-    sync(path)
-    sync(path.parent)

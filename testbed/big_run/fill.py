@@ -42,6 +42,9 @@ INSERT INTO counts (address, kind, count)
 """
 """All workers are of class 0."""
 
+MARK: Final = "synthetic"
+"""That the database was filled from storage (`orchestrator.start_mark`)."""
+
 FAST: Final = (
     "journal_mode=OFF",
     "synchronous=OFF",
@@ -77,7 +80,7 @@ def fill(
             given = {"trainer": rows.members.trainer} if ":trainer" in statement else {}
             connection.execute(text(statement), given)
         insert(connection, tables.places, ("block", "hash"), [place])
-        insert(connection, tables.meta, ("key", "value"), [("rebuilt", "synthetic")])
+        insert(connection, tables.meta, ("key", "value"), [("rebuilt", MARK)])
         connection.commit()
         say(f"tallies and indexes: {time.monotonic() - begun:.1f} s")
     engine.dispose()

@@ -14,10 +14,11 @@ import numpy as np
 from muster.clients.storage import ContentStore
 from muster.constants import MICRO, TOKEN
 from muster.models.files import tokenizer_hash
+from muster.protocol.hashes import content_hash
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
-from testbed.big_run.fill import fill
+from testbed.big_run.fill import MARK, fill
 from testbed.big_run.rows import Members, Rows
 from testbed.big_run.shape import ACCEPTED, Shape, Work
 from testbed.chain.anvil import Anvil
@@ -94,6 +95,8 @@ def big_run(
         rows = Rows(shape, work, _members(run_fixture, shape), terms)
         database = folder / "orchestrator" / "orchestrator.db"
         fill(database, run_fixture.about, (number, head["hash"]), rows, say)
+        marks, name = ContentStore(f"file:{folder / 'orchestrator' / 'storage'}", "marks"), run_fixture.about.encode()
+        asyncio.run(marks.set_mark(content_hash(name), MARK))  # nothing is to be read from storage
         with ended(orchestrator):
             yield BigRun(shape, run_fixture, orchestrator, rows, written, anvil)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from muster.contracts import runs
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import RelayOffer, StepReport
 from testbed.processes import ended
@@ -109,3 +110,30 @@ def test_another_follows_the_chain_when_the_first_is_killed(
     # 4. A rolling restart: the lease goes back at once.
     assert other.stop()[0] == 0
     wait_until(lambda: leads(leader) and leader.is_ready(), "the first follows again", TAKEOVER_SECONDS)
+
+
+async def test_older_copy_of_what_both_stopped_gets_what_storage_has(
+    run_fixture: RunFixture, pair: list[Orchestrator], postgres: PostgresServer
+) -> None:
+    first, second = pair
+    worker, run = run_fixture.key("w1").address, run_fixture.run
+    async with run_fixture.chain("w1") as chain:
+        index = (await chain.call(runs.work(worker))).next
+    # 1. One that starts while another serves reads nothing; nor does one after the last was stopped.
+    assert first.stop()[0] == 0
+    first.start()
+    for orchestrator in pair:
+        assert orchestrator.stop()[0] == 0
+    copy = postgres.copy_database(first.database_url)
+    first.start()
+    async with run_fixture.client(first.url, "w1") as w1:
+        await w1.put_file(b"after the copy" * 100, run, index, some_hash("after the copy"))
+    assert first.stop()[0] == 0
+    assert [one.logged("rebuilt from storage") for one in pair] == [[], []]
+    # 2. The copy is older than storage.
+    second.change({"orchestrator.database_url": copy})
+    second.start()
+    assert [line["uploads"] for line in second.logged("rebuilt from storage")] == [1]
+    async with run_fixture.client(second.url, None) as reader:
+        upload = await reader.upload(run, worker, index, some_hash("after the copy"))
+        assert await reader.get_file(upload.receipt.file_hash) == b"after the copy" * 100

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,27 @@ from muster.errors import ConfigError, StorageError
 from orchestrator import lease, tables
 from orchestrator.database import Database
 from orchestrator.lease import leading, only_process, own_spool
+from orchestrator.start_mark import StartMark
 from orchestrator.statements import upsert
 from testbed.servers.postgres import PostgresServer
 from testbed.waiting import until
 
 Pair = tuple[Database, Database]
+
+
+class Process:
+    """What one process of a run does with marks and fills."""
+
+    def __init__(self, database: Database, storage: Path) -> None:
+        self.mark = StartMark(database, f"file:{storage}", "a test")
+        self.database = database
+        self.fills = 0
+
+    async def fill(self) -> None:
+        self.fills += 1
+
+    def leading(self) -> AbstractAsyncContextManager[None]:
+        return leading(self.database, self.mark, self.fill)
 
 
 @pytest.fixture
@@ -82,10 +100,10 @@ async def test_version_is_read_again_when_the_connection_has_ended(pair: Pair, p
     assert await pair[0].current_version() == before
 
 
-async def test_one_leads_and_another_takes_over(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_leads_and_another_takes_over(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
     first, second = pair
-    one, two = leading(first), leading(second)
+    one, two = Process(first, tmp_path).leading(), Process(second, tmp_path).leading()
     await one.__aenter__()
     await two.__aenter__()
     assert (first.leads, second.leads) == (True, False)
@@ -96,12 +114,12 @@ async def test_one_leads_and_another_takes_over(pair: Pair, monkeypatch: pytest.
     await two.__aexit__(None, None, None)
 
 
-async def test_silent_leader_loses_the_lease(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_leader_loses_the_lease(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection stays open, as that of a frozen process."""
     monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
     silent = pair[0].open_connection("SET idle_session_timeout = '300ms'")
     assert await silent.scalar(lease.TAKE)
-    async with leading(pair[1]):
+    async with Process(pair[1], tmp_path).leading():
         assert not pair[1].leads
         await until(lambda: pair[1].leads)
     await silent.close()
@@ -109,9 +127,74 @@ async def test_silent_leader_loses_the_lease(pair: Pair, monkeypatch: pytest.Mon
 
 async def test_a_process_alone_leads(tmp_path: Path) -> None:
     database = await Database.open(f"sqlite:///{tmp_path}/one.db", "a test")
-    async with leading(database):
+    async with Process(database, tmp_path).leading():
         assert database.leads
     await database.close()
+
+
+class KilledError(Exception):
+    """Ends a process without a clean stop."""
+
+
+async def kill(process: Process) -> None:
+    with pytest.raises(KilledError):
+        async with process.leading():
+            raise KilledError
+
+
+async def test_only_a_clean_stop_spares_the_next_start_a_fill(tmp_path: Path) -> None:
+    url, file, copy = f"sqlite:///{tmp_path}/one.db", tmp_path / "one.db", tmp_path / "copy.db"
+    fills = []
+
+    async def run(*, killed: bool = False) -> None:
+        database = await Database.open(url, "a test")
+        process = Process(database, tmp_path / "storage")
+        if killed:
+            await kill(process)
+        else:
+            async with process.leading():
+                assert not await process.mark.is_same()  # which a copy made now would have
+        await database.close()
+        fills.append(process.fills)
+
+    await run()
+    await run()
+    shutil.copy(file, copy)
+    await run()
+    await run(killed=True)
+    await run()
+    await run()
+    shutil.copy(copy, file)
+    await run()
+    await run()
+    shutil.rmtree(tmp_path / "storage")
+    await run()
+    assert fills == [1, 0, 0, 0, 1, 0, 1, 0, 1]
+
+
+async def test_of_two_processes_the_last_to_stop_spares_the_next_a_fill(pair: Pair, tmp_path: Path) -> None:
+    one, two = (Process(database, tmp_path) for database in pair)
+    for first, last in ((one, two), (two, one)):
+        async with last.leading():
+            async with first.leading():
+                pass
+            assert not await one.mark.is_same()
+        assert await one.mark.is_same()
+    assert (one.fills, two.fills) == (0, 1)  # the second one to start found the first at work
+    shared = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
+
+    async def serve(number: int) -> bool:  # the server notices soon after a process has ended
+        return await one.database.read(lambda c: c.exec_driver_sql(shared).scalar_one()) == number
+
+    async with one.leading():
+        await kill(two)
+        await until(lambda: serve(1))
+    assert await one.mark.is_same()  # what the other wrote is in the database that both have
+    await kill(two)
+    await until(lambda: serve(0))
+    async with one.leading():
+        pass
+    assert (one.fills, two.fills) == (1, 1)
 
 
 def test_sqlite_file_has_one_process(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,24 +13,28 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import func, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from muster.clients.storage import ContentStore
-from muster.constants import HOUR_SECONDS
+from muster.constants import HOUR_SECONDS, UNNAMED_SECONDS
 from muster.contracts.court import Outcome
 from muster.contracts.masters import MasterRevealed
 from muster.contracts.registry import Role
 from muster.contracts.run_terms import Series
 from muster.errors import CheckError, MalformedError, MismatchError
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import Upload
 from muster.protocol.windows import RESOLVING_SECONDS, end_of, needed_until
 from orchestrator.database import Database
 from orchestrator.queries import OF_NODE
-from orchestrator.retention import Retention
-from orchestrator.summaries import DayOfWork, SignedDay, date_of, read_day, restore, settle, sign_day, summarise
-from orchestrator.tables import commitments, evidence, outcomes, summaries, uploads, verdicts
+from orchestrator.retention import Retention, forget_uploads
+from orchestrator.statements import insert_once, row_of
+from orchestrator.summaries import DayOfWork, SignedDay, date_of, gone_file, read_day, settle, sign_day, summarise
+from orchestrator.tables import commitments, counts, evidence, meta, outcomes, summaries, uploads, verdicts
 from orchestrator.tables import tallies as tally
+from orchestrator.uploads import renew
 from testbed.runs.recorded_run import SampleRun, address, hash_of
-from testbed.samples.messages import HERE, KEY, OTHER
+from testbed.samples.messages import HERE, KEY, OTHER, receipt_of, request_of
 from testbed.samples.terms import keys_of
 
 DAY = 20_834
@@ -65,9 +72,9 @@ async def run(database_url: str, tmp_path: Path) -> AsyncIterator[SampleRun]:
     await database.close()
 
 
-def sweeper(run: SampleRun, tmp_path: Path) -> Retention:
+def sweeper(run: SampleRun, tmp_path: Path, *, days: bool = True) -> Retention:
     follower: Any = SimpleNamespace(queries=run.queries)
-    return Retention(HERE, KEY, follower, run.database, unbonding=WEEK, storage_url=f"file:{tmp_path}")
+    return Retention(HERE, KEY, follower, run.database, unbonding=WEEK, storage_url=f"file:{tmp_path}", days=days)
 
 
 async def rows(run: SampleRun, *columns: Any) -> list[tuple[Any, ...]]:
@@ -188,8 +195,10 @@ def test_a_forged_summary_is_refused(data: bytes, error: type[CheckError], why: 
         read_day(HERE, keys_of(KEY.address), data)
 
 
-async def test_one_summary_of_a_day_counts(run: SampleRun) -> None:
+async def test_one_summary_of_a_day_counts(run: SampleRun, tmp_path: Path) -> None:
     other = DayOfWork(1, DAY, hash_of("others"), {OTHER.address: [(0, 9, "pending", None, False)]}, {})
+    restore = sweeper(run, tmp_path).restore
+    assert await run.database.write(lambda c: restore(c, WORK, hash_of("first")))
     assert await run.database.write(lambda c: restore(c, WORK, hash_of("first")))
     assert not await run.database.write(lambda c: restore(c, other, hash_of("second")))
     assert not await run.database.write(lambda c: settle(c, other, hash_of("second")))
@@ -202,3 +211,112 @@ async def test_a_summary_counts_what_the_rows_of_its_day_count(run: SampleRun) -
     work = await run.database.read(lambda connection: summarise(connection, 1, DAY))
     assert work.nodes == {address("wanda"): [(0, 0, "accepted", None, True), (1, 1, "rejected", "wrong_reward", False)]}
     assert work.counts == {address("vera"): {"accepts": 1, "rejections": 1}, address("wanda"): {"files": 1}}
+
+
+async def test_a_summary_takes_the_place_of_what_an_older_database_has(run: SampleRun, tmp_path: Path) -> None:
+    """The copy was made before the last verdict about a day that has gone since."""
+    await run.report(1, {}, batch=[hash_of("file 0 of wanda")])
+    known = await run.database.read(lambda connection: summarise(connection, 1, DAY))
+    later = replace(known, counts={**known.counts, address("vera"): {"accepts": 1, "rejections": 4}})
+    before = await rows(run, *counts.c)
+    assert await run.database.write(lambda c: sweeper(run, tmp_path).restore(c, known, hash_of("summary")))
+    assert await rows(run, *counts.c) == before
+    assert await rows(run, uploads.c.index) == await rows(run, verdicts.c.index) == [(2,)]
+    assert await rows(run, *outcomes.c["first", "last", "swept"]) == [(0, 0, True), (1, 1, True)]
+    await run.database.write(lambda c: c.execute(delete(summaries)))
+    assert await run.database.write(lambda c: sweeper(run, tmp_path).restore(c, later, hash_of("later")))
+    assert (address("vera"), "rejections", 1 + 4) in await rows(run, *counts.c)
+
+
+# What nothing names
+
+
+class Unnamed:
+    """Files without a commitment, and evidence, of a run whose days stay."""
+
+    def __init__(self, run: SampleRun, folder: Path) -> None:
+        self.run, self.url = run, f"file:{folder}"
+        self.retention = sweeper(run, folder, days=False)
+
+    async def upload(self, index: int, root: str, text: bytes, stored_at: int) -> None:
+        name = await ContentStore(self.url).put(text)
+        about = {"node": address("wanda"), "index": index, "root": root, "file_hash": name, "stored_at": stored_at}
+        upload = Upload(receipt=receipt_of(**about), request=request_of(name))
+        await ContentStore(self.url, "uploads").put(upload.model_dump_json().encode())
+        row = row_of(uploads, upload.receipt, document=upload.model_dump_json(), received=0.0)
+        await self.run.database.write(lambda c: insert_once(c, uploads, row))
+
+    async def bundle(self, text: bytes, expiry: float) -> str:
+        name = await ContentStore(self.url, "evidence").put(text)
+        await self.post(name, expiry)
+        return name
+
+    async def post(self, name: str, expiry: float) -> None:
+        row = {"validator": address("vera"), "hash": name, "expiry": expiry, "size": 9}
+        await self.run.database.write(lambda c: insert_once(c, evidence, row))
+
+    async def files(self, kind: str = "files") -> set[str]:
+        return {name async for name in ContentStore(self.url, kind).names()}
+
+
+async def test_files_without_a_commitment_go_after_a_day(run: SampleRun, tmp_path: Path) -> None:
+    unnamed, now = Unnamed(run, tmp_path), (HOUR + 40) * HOUR_SECONDS
+    run.at(now)
+    old, day_ago = now - UNNAMED_SECONDS - 1, now - UNNAMED_SECONDS
+    await unnamed.upload(3, hash_of("old"), b"old", old)
+    await unnamed.upload(3, hash_of("young"), b"young", day_ago)
+    await unnamed.upload(1, hash_of("another root"), b"beside a commitment", old)
+    await unnamed.upload(4, hash_of("shared"), b"young", old)
+    await unnamed.retention.sweep()
+    assert await unnamed.files() == {content_hash(b"young")}
+    assert len(await unnamed.files("uploads")) == 1
+    assert await rows(run, *uploads.c["index", "root"]) == sorted(
+        [*((i, run.root("wanda", i)) for i in range(3)), (3, hash_of("young"))]
+    )
+    gone = await run.database.read(lambda c: gone_file(c, "files", content_hash(b"old")))
+    assert str(gone).endswith("nothing names it")
+
+
+async def test_a_file_that_came_again_stays_for_another_day(run: SampleRun, tmp_path: Path) -> None:
+    unnamed, now = Unnamed(run, tmp_path), (HOUR + 40) * HOUR_SECONDS
+    run.at(now)
+    await unnamed.upload(3, hash_of("old"), b"old", now - UNNAMED_SECONDS - 1)
+    await run.database.write(partial(renew, address("wanda"), 3, hash_of("old")))
+    await unnamed.retention.sweep()
+    assert await unnamed.files() == {content_hash(b"old")}
+
+
+async def test_nothing_goes_while_the_chain_is_read_again(run: SampleRun, tmp_path: Path) -> None:
+    unnamed, now = Unnamed(run, tmp_path), (HOUR + 40) * HOUR_SECONDS
+    run.at(now)
+    await unnamed.upload(3, hash_of("old"), b"old", now - UNNAMED_SECONDS - 1)
+    await run.database.write(lambda c: insert_once(c, meta, {"key": "rereading", "value": "yes"}))
+    await unnamed.retention.sweep()
+    assert await unnamed.files() == {content_hash(b"old")}
+
+
+async def test_a_commitment_that_was_read_meanwhile_keeps_its_file(run: SampleRun, tmp_path: Path) -> None:
+    unnamed, now = Unnamed(run, tmp_path), (HOUR + 40) * HOUR_SECONDS
+    run.at(now)
+    await unnamed.upload(3, run.root("wanda", 3), b"late", now - UNNAMED_SECONDS - 1)
+    found = await run.database.read(unnamed.retention.unnamed)
+    assert len(found) == 1
+    await run.commit("wanda")
+    await run.database.write(partial(forget_uploads, rows=found))
+    assert (3,) in await rows(run, uploads.c.index)
+
+
+async def test_evidence_that_nothing_names_goes_after_a_day(run: SampleRun, tmp_path: Path) -> None:
+    unnamed = Unnamed(run, tmp_path)
+    run.at((HOUR + 40) * HOUR_SECONDS)
+    now = time.time()
+    await unnamed.bundle(b"old", now - 1)
+    kept = [
+        await unnamed.bundle(text, expiry)
+        for text, expiry in ((b"young", now + 3600), (b"named", 0), (b"named by a hidden verdict", -1))
+    ]
+    await unnamed.post(hash_of("evidence"), now - 1)
+    await run.open_case(1, address("vera"), "wanda", 2)  # which names that
+    await unnamed.retention.sweep()
+    assert await unnamed.files("evidence") == set(kept)
+    assert {name for (name,) in await rows(run, evidence.c.hash)} == {*kept, hash_of("evidence")}
