@@ -63,5 +63,5 @@ def check_model(terms: Terms, model: Path) -> None:
                 f"the terms name the {what} 0x{named.hex()}, and that in {model} is 0x{actual.hex()}",
                 hint="write the terms again: muster run template",
             )
-    check_checkpoint(model)
+    check_checkpoint(model, terms.temperature)
     check_context(terms, context_of(model))

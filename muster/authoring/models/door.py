@@ -21,7 +21,7 @@ from muster.environments.task import ask
 from muster.errors import ConfigError, MalformedError
 from muster.models.files import load_tokenizer
 from muster.models.safetensors import pieces_of
-from muster.models.weights import weights_in
+from muster.models.weights import check_scale, weights_in
 from muster.protocol.prompts import end_token, prompt_text, prompt_tokens
 from muster.runtime.documents import unique
 from muster.verification.rules import ModelFacts
@@ -110,12 +110,19 @@ NEUTRAL: Final = (None, False, 0, 1, "", [], {})
 PROBE: Final = ask("What is 2 + 3? Answer with only the number.")
 
 
-def check_checkpoint(directory: Path) -> None:
-    """Raise ConfigError unless worker, validator and trainer can use the folder: configuration, weights, tokenizer."""
+def check_checkpoint(directory: Path, temperature: float = 1.0) -> None:
+    """Raise ConfigError unless worker, validator and trainer can use the folder: configuration, weights, tokenizer.
+
+    `temperature`: of the run. Limits say less about a model whose logits are large, and every step would be refused.
+    """
     raw = read_config(directory)
     config = check_config(directory, raw)
     _check_tokenizer(directory, int(raw["vocab_size"]))
     check_tensors(directory, config)
+    try:
+        check_scale(directory, temperature)
+    except MalformedError as error:
+        raise ConfigError(str(error), hint="take another model, or a higher temperature") from error
 
 
 # --- Configuration

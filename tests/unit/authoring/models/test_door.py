@@ -110,6 +110,12 @@ def test_weights_that_are_no_numbers_are_refused(folder: Path, value: float, dty
         check_checkpoint(folder)
 
 
+def test_a_model_under_which_limits_say_nothing_is_refused_before_it_costs(folder: Path) -> None:
+    reweigh(folder, lambda tensors: {**tensors, "model.norm.weight": tensors["model.norm.weight"] * 1e6})
+    with pytest.raises(ConfigError, match="the last norm times the head"):
+        check_checkpoint(folder)
+
+
 def test_a_missing_or_surplus_tensor_is_refused(folder: Path) -> None:
     reweigh(folder, lambda tensors: {name: one for name, one in tensors.items() if "norm" not in name})
     with pytest.raises(ConfigError, match="lacks"):
