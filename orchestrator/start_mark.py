@@ -1,30 +1,29 @@
 """Tell at a start whether the database has all that storage has: by a mark, a random number that each has.
 
-A process writes a new mark to storage before it serves. The last one that stops in good order copies it to the
-database. Where the two differ, a process was killed or an older copy of the database was restored: what members have
-receipts for may be in storage alone, so the database is filled from there (`orchestrator.rebuild`) before anything is
-answered.
+A process writes a new mark to both before it serves. In the database it counts once the last process has stopped in
+good order. Where the one that counts is not storage's, a process was killed, an older copy of the database was
+restored, or another database was used: what members have receipts for may be in storage alone, so the database is
+filled from there (`orchestrator.rebuild`) before anything is answered.
 """
 
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from muster.clients.storage import ContentStore
-from muster.errors import StorageError
 from muster.protocol.hashes import content_hash
-from muster.runtime import telemetry
 from orchestrator.database import Database
 from orchestrator.statements import upsert
 from orchestrator.tables import meta
 
 _KEY: Final = "rebuilt"
-_QUERY: Final = select(meta.c.value).where(meta.c.key == _KEY)
-
-log = telemetry.logger("orchestrator")
+"""Of the mark that counts."""
+_NEXT: Final = "mark"
+"""Of that of the process that started last."""
 
 
 class StartMark:
@@ -38,17 +37,21 @@ class StartMark:
 
     async def is_same(self) -> bool:
         """Return whether the database has the mark of storage. Raises StorageError."""
-        kept = await self._database.read(lambda connection: connection.execute(_QUERY).scalar())
+        kept = await self._database.read(partial(_kept, key=_KEY))
         return bool(kept) and kept == await self._store.mark(self._name)
 
     async def renew(self) -> None:
-        """Write a new mark to storage: from now on the database may know less. Raises StorageError."""
-        await self._store.set_mark(self._name, secrets.token_hex(16))
+        """Write a new mark: from now on the database may know less than storage. Raises StorageError."""
+        row = {"key": _NEXT, "value": secrets.token_hex(16)}
+        await self._database.write(lambda connection: upsert(connection, meta, row), news=False)
+        await self._store.set_mark(self._name, row["value"])
 
     async def settle(self) -> None:
-        """Copy storage's mark to the database, in which nothing is written any more."""
-        try:
-            row = {"key": _KEY, "value": await self._store.mark(self._name)}
-            await self._database.write(lambda connection: upsert(connection, meta, row), news=False)
-        except StorageError as error:
-            log.warning("the next start reads storage again", error=str(error))
+        """Let the mark count, now that nothing more is written. Storage may have that of another database by now."""
+        await self._database.write(
+            lambda connection: upsert(connection, meta, {"key": _KEY, "value": _kept(connection, _NEXT)}), news=False
+        )
+
+
+def _kept(connection: Connection, key: str) -> str | None:
+    return connection.execute(select(meta.c.value).where(meta.c.key == key)).scalar()

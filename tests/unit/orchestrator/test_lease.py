@@ -172,6 +172,21 @@ async def test_only_a_clean_stop_spares_the_next_start_a_fill(tmp_path: Path) ->
     assert fills == [1, 0, 0, 0, 1, 0, 1, 0, 1]
 
 
+async def test_a_database_fills_after_another_one_was_used_with_its_storage(tmp_path: Path) -> None:
+    """A second orchestrator takes over before the first is stopped, and the first one's database is used again."""
+    databases = [await Database.open(f"sqlite:///{tmp_path}/{name}.db", "a test") for name in ("one", "two")]
+    one, two = (Process(database, tmp_path / "storage") for database in databases)
+    first = one.leading()
+    await first.__aenter__()
+    async with two.leading():
+        await first.__aexit__(None, None, None)
+    async with one.leading():
+        pass
+    assert (one.fills, two.fills) == (2, 1)
+    for database in databases:
+        await database.close()
+
+
 async def test_of_two_processes_the_last_to_stop_spares_the_next_a_fill(pair: Pair, tmp_path: Path) -> None:
     one, two = (Process(database, tmp_path) for database in pair)
     for first, last in ((one, two), (two, one)):
