@@ -95,7 +95,7 @@ class Uploads:
         if caller.request.body_hash != name:
             raise problems.wrong_hash(f"the path names {name}, the signed body hash is {caller.request.body_hash}")
         known = await self._known(caller, name, index, root)
-        if known is None:
+        if known is None or not await self.files.exists(name):  # a database that was restored may name what went
             known = await self.take(request, caller, name, index, root)
         else:
             await self._database.write(partial(renew, caller.address, index, root), news=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -16,6 +17,8 @@ from muster.constants import UNNAMED_SECONDS
 from muster.errors import RefusedError
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
+from muster.protocol.messages import Upload
+from muster.protocol.receipts import upload_target
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
 from orchestrator.database import Database
@@ -26,7 +29,7 @@ from orchestrator.tables import commitments, uploads
 from orchestrator.uploads import Uploads, full
 from orchestrator.verdicts import MAX_UNNAMED, Verdicts, mark_named
 from testbed.samples.commitments import KEYS, NODE, STORAGE, rules
-from testbed.samples.messages import request_of, verdict_of
+from testbed.samples.messages import receipt_of, request_of, verdict_of
 
 ANNE, BERT = ("0x" + digit * 40 for digit in "12")
 WHERE = Domain(31337, "0x" + "22" * 20)
@@ -135,6 +138,29 @@ async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
     for task in (other, again):
         task.cancel()
     await asyncio.wait([other, again])
+
+
+async def test_a_file_that_went_is_kept_again_before_its_receipt_is_given_again(
+    database: Database, tmp_path: Path
+) -> None:
+    """An older database was restored, or filled: it names a file that storage had to keep for a day only."""
+    queries: Any = SimpleNamespace(terms=rules().terms, keys_now=KEYS.at(9), chain=ChainState(now=9), run=1)
+    settings = OrchestratorSettings(storage_url=f"file:{tmp_path}", state_dir=tmp_path)
+    kept, name = Uploads(WHERE, STORAGE, queries, database, settings), content_hash(b"x")
+    kept.spool.mkdir()
+    queries.chain = ChainState(now=9, read_at=time.monotonic())
+    known = Upload(receipt=receipt_of(node=ANNE, index=0, root=NOTHING, file_hash=name), request=request_of(name))
+    assert await kept.record(known, 0.0)
+    path, query = upload_target(name, 1, 0, NOTHING)
+    sender = caller(ANNE, role="worker")
+    sender = replace(sender, request=sender.request.model_copy(update={"path": path, "query": query}))
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"x", "more_body": False}
+
+    request = Request({"type": "http", "method": "PUT", "headers": []}, receive)
+    assert await kept.receive(request, sender, name, 1, 0, NOTHING) == known.receipt
+    assert await kept.files.get(name) == b"x"
 
 
 def upload(announced: int, receive: Callable[[], Awaitable[dict[str, Any]]]) -> AsyncIterator[bytes]:
