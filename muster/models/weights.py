@@ -98,7 +98,10 @@ honest machines may differ by comes to as much, and limits no longer tell random
 
 def check_scale(model_dir: Path, temperature: float) -> None:
     """Raise MalformedError for a step under whose weights limits say nothing (SCALE_PER_NAT), or are no numbers."""
-    scale, most = logit_scale(model_dir) / temperature, SCALE_PER_NAT * math.log(len(read_head(model_dir)))
+    try:
+        scale, most = logit_scale(model_dir) / temperature, SCALE_PER_NAT * math.log(len(read_head(model_dir)))
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        raise MalformedError(f"{model_dir} has a head or last norm of another shape or dtype: {error}") from error
     if not scale <= most:
         raise MalformedError(
             f"the last norm times the head of {model_dir} comes to {scale:.3g}; at most {most:.3g} is taken",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,26 @@ def test_a_step_whose_limits_say_nothing_is_refused(kind: str, tmp_path: Path) -
     LOUD[kind](tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(MalformedError, match=r"the last norm times the head of .* comes to .*; at most 37\.2 is taken"):
+        check_scale(folder, 1.0)
+
+
+ODD: Mapping[str, dict[str, torch.Tensor]] = {
+    "8 bits": {HEAD: torch.ones(2, 2).to(torch.float8_e4m3fn)},
+    "64 bits": {HEAD: torch.ones(2, 2, dtype=torch.float64)},
+    "integers": {HEAD: torch.ones(2, 2, dtype=torch.int64)},
+    "no matrix": {HEAD: torch.ones(4)},
+    "no rows": {HEAD: torch.ones(0, 2)},
+    "no tokens": {HEAD: torch.tensor(1.0)},
+    "no gains": {FINAL_NORM: torch.ones(0)},
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_head_or_norm_of_which_no_size_can_be_told_is_refused_in_words(kind: str, tmp_path: Path) -> None:
+    """An error of torch would end each process that fetches the step."""
+    folder = folder_of(tmp_path / "model", {})
+    save_file({FINAL_NORM: torch.ones(2), HEAD: torch.ones(2, 2), **ODD[kind]}, folder / "model.safetensors")
+    with pytest.raises(MalformedError, match="has a head or last norm of another shape or dtype"):
         check_scale(folder, 1.0)
 
 
