@@ -57,14 +57,14 @@ METRICS: Final = "/metrics"
 CHECK: Final = "/v1/signed"
 """Where a proxy asks whether a body that it is about to store is signed (deploy/nginx/muster.conf)."""
 FILES: Final = ("/v1/files/", "/v1/evidence", "/v1/environments/")
-LIVE: Final = re.compile(r"/v1/runs/[0-9]+/live")
+LIVE: Final = re.compile(r"/v1/runs/[^/]+/live")
 PAGE: Final = re.compile(
     r"/|/(leaderboard|events|join|explain|docs|robots\.txt)|/(nodes|operators|court|steps|rollouts|static)(/.*)?"
-    r"|/v1/runs/[0-9]+/(overview|feed|metrics|series|workers|validators|others|earnings|badge\.svg)"
-    r"|/v1/runs/[0-9]+/(nodes|addresses|cases|checkpoints|rollouts|charts)(/.*)?"
+    r"|/v1/runs/[^/]+/(overview|feed|metrics|series|workers|validators|others|earnings|badge\.svg)"
+    r"|/v1/runs/[^/]+/(nodes|addresses|cases|checkpoints|rollouts|charts)(/.*)?"
 )
 """What is made for people: `orchestrator/page/`."""
-LISTS: Final = re.compile(r"/v1/runs/[0-9]+/(verdicts|grades|events|accepted|environments|traps/[0-9]+)")
+LISTS: Final = re.compile(r"/v1/runs/[^/]+/(verdicts|grades|events|accepted|environments|traps/[^/]+)")
 """What is read by a cursor, as much of it as one answer may have."""
 HELD_EACH: Final = 64
 """Questions of one party that are held at the same time."""
@@ -74,7 +74,7 @@ OPEN: Final = telemetry.gauge("connections", "Open connections")
 OWNED: Final = telemetry.gauge("member_connections", "Open connections that are a member's or the trainer's")
 CLOSED: Final = telemetry.counter("connections_closed_for_room", "Connections closed or refused for room", ("why",))
 
-POLLED: Final = re.compile(r"/v1/runs/[0-9]+/(demand|accepted)")
+POLLED: Final = re.compile(r"/v1/runs/[^/]+/(demand|accepted)")
 """What nodes ask all the time, mostly unsigned: it is answered from bytes (`hot_reads.py`)."""
 MEMBERS: Final = ("trainer", "member", "uploader", "check")
 """Kinds of parties that take members' readers of the database."""
@@ -217,6 +217,7 @@ class Admission:
         if scope["type"] != "http" or scope["path"] in ALWAYS:
             await self._app(scope, receive, send)
             return
+        scope["path"] = scope["path"].removesuffix("\n")  # which the end of a route's pattern takes
         if self._listener not in (None, right := listener_of(scope)) and scope["path"] != METRICS:
             await problem_response(421, "Misdirected request", *_ELSEWHERE[right])(scope, receive, send)
             return

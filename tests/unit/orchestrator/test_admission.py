@@ -340,6 +340,21 @@ def test_lists_are_what_is_read_by_a_cursor() -> None:
     assert listed == by_cursor | {"/v1/runs/{run}/accepted"}
 
 
+@pytest.mark.parametrize("written", ["/v1/runs/+7/{}", "/v1/runs/ 7/{}", "/v1/runs/7.0/{}", "/v1/runs/7/{}\n"])
+async def test_a_path_takes_its_kind_of_slot_however_a_route_reads_it(written: str) -> None:
+    """A route takes its number in each of these forms."""
+    crowd = Crowd()
+    crowd.go.set()
+    for kind, path in (("list", "verdicts"), ("list", "traps/7"), ("watcher", "live"), ("viewer", "nodes/0x")):
+        assert crowd.admission.slots_by_kind[kind].take("b")
+        sent = await crowd.request(written.format(path), crowd.connection())
+        assert [one["status"] for one in sent[:1]] == [503], path
+        crowd.admission.slots_by_kind[kind].release("b")
+    assert not crowd.begun
+    public = scope_of(crowd.connection()) | {"path": "/v1/runs/+7/demand"}
+    assert admission.listener_of(public) == "members"
+
+
 async def test_a_proxys_question_takes_a_slot_of_its_own_and_recognises_nobody() -> None:
     crowd = Crowd()
     crowd.recognised = MEMBER
