@@ -42,6 +42,8 @@ class Endpoint:
         self.hides: Callable[[str, int], bool] = lambda method, number: False
         """Whether a server that lacks its index answers."""
         self.fork = ""
+        self.lacks = -1
+        """A block of which a server has the head alone."""
         self.calls = self.trips = 0
 
     async def request(self, method: str, *params: Any) -> Any:
@@ -76,7 +78,7 @@ class Endpoint:
             "hash": hash_of(number, self.fork),
             "parentHash": hash_of(max(number - 1, 0), self.fork),
             "logsBloom": hex(self.bloom or bits),
-            "transactions": [f"0xa{number:063x}", f"0xb{number:063x}"],
+            "transactions": [] if number == self.lacks else [f"0xa{number:063x}", f"0xb{number:063x}"],
         }
 
     def log(self, number: int) -> dict[str, Any]:
@@ -227,6 +229,20 @@ async def test_another_block_than_was_asked_for_is_refused(endpoint: Endpoint) -
     endpoint.head = 9
     with pytest.raises(MalformedError, match="the answer is block 6, and 5 was asked for"):
         await reader(endpoint).blocks([5])
+
+
+async def test_a_block_whose_transactions_a_server_lacks_is_asked_for_again(
+    endpoint: Endpoint, clock: SimpleNamespace, tmp_path: Path
+) -> None:
+    endpoint.deposits = {5, 20}
+    followed = Followed(endpoint, clock, tmp_path)
+    await followed.until(19)
+    endpoint.head = endpoint.lacks = 20
+    with pytest.raises(MalformedError, match="block 20 has logs, and no transactions"):
+        await followed.poll()
+    endpoint.lacks = -1
+    await followed.poll()
+    assert followed.delivered == [5, 20]
 
 
 async def test_blocks_of_two_chains_are_not_read_as_one(endpoint: Endpoint) -> None:
