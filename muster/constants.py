@@ -54,7 +54,7 @@ task fit into it together (`MAX_ROW_BYTES`, `MAX_TASK_BYTES`)."""
 
 UNNAMED_SECONDS: Final = 24 * HOUR_SECONDS
 """How long an orchestrator keeps a file that no commitment names, and evidence that no verdict or case does. Lowering
-it loses files of workers that are not updated: they upload again, before they commit, what is half as old."""
+it loses files of workers that are not updated: they discard work whose receipt is half as old."""
 
 REQUEST_LIFETIME_SECONDS: Final = 60
 """Longest time between signing a request and its expiry; the replay cache must remember that long."""

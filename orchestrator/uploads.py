@@ -22,10 +22,9 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, exists, func, select, update
+from sqlalchemy import Connection, bindparam, exists, func, select
 from starlette.requests import Request
 
 from muster.clients.storage import ContentStore
@@ -97,8 +96,6 @@ class Uploads:
         known = await self._known(caller, name, index, root)
         if known is None or not await self.files.exists(name):  # a database that was restored may name what went
             known = await self.take(request, caller, name, index, root)
-        else:
-            await self._database.write(partial(renew, caller.address, index, root), news=False)
         await self.records.put(known.model_dump_json().encode())
         return known.receipt
 
@@ -205,13 +202,6 @@ class Uploads:
             return True
 
         return await self._database.write(write)
-
-
-def renew(node: str, index: int, root: str, connection: Connection) -> None:
-    """Note that a file has come again: it is kept for another day, unless the index is committed to another one."""
-    own = uploads.c.node == node, uploads.c.index == index, uploads.c.root == root
-    if tallies.find_commitment(connection, node, index) is None:
-        connection.execute(update(uploads).where(*own).values(received=time.time()))
 
 
 _ROOTS: Final = select(func.count()).where(uploads.c.node == bindparam("node"), uploads.c.index == bindparam("index"))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from http import HTTPStatus
-from math import inf
 from typing import Any, Final
 
 from muster.chain.reads import behind
@@ -62,8 +60,6 @@ class Committer:
         self._context = context
         self._claimer = claimer
         self._refusals = 0
-        self._sent = dict[int, float]()
-        """When this process uploaded the file of an index last: its receipt may be older."""
 
     async def poll(self) -> PollOutcome:
         """Deliver the work of the node's next index."""
@@ -74,9 +70,11 @@ class Committer:
         entry = self._context.journal.entry(facts.work.next)
         if entry is None:
             return Waiting(telemetry.NO_FINISHED_WORK)
-        if still_counts(entry, facts, await self._context.anchor(entry.step, facts)):
-            return await self._deliver(entry)
-        return await self._discard(entry)
+        if not still_counts(entry, facts, await self._context.anchor(entry.step, facts)):
+            return await self._discard(entry, "its step no longer counts")
+        if await self._is_old(entry):
+            return await self._discard(entry, "its file was uploaded long ago, and may be gone soon")
+        return await self._deliver(entry)
 
     async def _record_mined(self, facts: NodeState) -> None:
         """Record commitments that were mined while this process did not see it.
@@ -102,12 +100,12 @@ class Committer:
     async def _deliver(self, entry: Entry) -> PollOutcome:
         """Upload the file unless that is done, then commit. Discard work whose file is lost."""
         context = self._context
-        if entry.state == "saved" or await self._is_old(entry):
+        if entry.state == "saved":
             try:
                 data = await asyncio.to_thread(context.journal.data, entry)
             except StorageError as error:
                 log.error("the finished file is lost", index=entry.index, error=str(error))
-                return await self._discard(entry)
+                return await self._discard(entry, "its file is lost")
             if reason := await self._upload(entry, data):
                 return Waiting(reason)
         failpoint("worker.uploaded")
@@ -119,7 +117,7 @@ class Committer:
                     return Waiting(f"no ticket yet: {error}")
                 log.warning("no ticket for a trap: its work is made again", index=entry.index, error=str(error))
                 context.without_trap.add(entry.index)
-                return await self._discard(entry)
+                return await self._discard(entry, "it is a trap without a ticket")
         if reason := await self._receipt_ahead(entry):
             return Waiting(reason)
         commitment = runs.commit_work(context.run, entry.step, entry.anchor, entry.index, entry.root)
@@ -138,10 +136,10 @@ class Committer:
 
     async def _is_old(self, entry: Entry) -> bool:
         """Return whether the orchestrator may soon forget a file that was uploaded long ago and not committed."""
-        receipt, half = self._context.journal.receipt(entry.index), UNNAMED_SECONDS // 2
-        if receipt is None or time.monotonic() - self._sent.get(entry.index, -inf) < half:
+        receipt = self._context.journal.receipt(entry.index)
+        if receipt is None:
             return False
-        return (await self._context.chain.head()).timestamp - receipt.stored_at > half
+        return (await self._context.chain.head()).timestamp - receipt.stored_at > UNNAMED_SECONDS // 2
 
     async def _receipt_ahead(self, entry: Entry) -> str:
         """Return why the receipt would not answer a case about this commitment yet, or "": it must not be later.
@@ -180,7 +178,6 @@ class Committer:
         self._refusals = 0
         await self._check(receipt, entry, len(data))
         context.journal.uploaded(entry.index, receipt)
-        self._sent = {entry.index: time.monotonic()}
         log.info(telemetry.UPLOADED, step=entry.step, index=entry.index, file=entry.file_hash, bytes=len(data))
         return ""
 
@@ -192,12 +189,12 @@ class Committer:
             raise MismatchError("the storage's receipt is about something else", hint="nothing was committed")
         check_receipt(self._context.client.domain, receipt, await self._context.chain.keys(self._context.run))
 
-    async def _discard(self, entry: Entry) -> Next:
+    async def _discard(self, entry: Entry, reason: str) -> Next:
         """Delete work, once the chain has shown that it can no longer take it."""
         await self._context.chain.await_pending()
         if (await self._context.chain.call(runs.work(self._context.node))).next != entry.index:
             return AGAIN
         self._context.journal.discard(entry)
         self._context.delivered.set()
-        log.info("discarded", step=entry.step, index=entry.index, reason="its step no longer counts")
+        log.info("discarded", step=entry.step, index=entry.index, reason=reason)
         return AGAIN

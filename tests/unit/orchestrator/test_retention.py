@@ -32,7 +32,6 @@ from orchestrator.statements import insert_once, row_of
 from orchestrator.summaries import DayOfWork, SignedDay, date_of, gone_file, read_day, settle, sign_day, summarise
 from orchestrator.tables import commitments, counts, evidence, meta, outcomes, summaries, uploads, verdicts
 from orchestrator.tables import tallies as tally
-from orchestrator.uploads import renew
 from testbed.runs.recorded_run import SampleRun, address, hash_of
 from testbed.samples.messages import HERE, KEY, OTHER, receipt_of, request_of
 from testbed.samples.terms import keys_of
@@ -275,15 +274,6 @@ async def test_files_without_a_commitment_go_after_a_day(run: SampleRun, tmp_pat
     )
     gone = await run.database.read(lambda c: gone_file(c, "files", content_hash(b"old")))
     assert str(gone).endswith("nothing names it")
-
-
-async def test_a_file_that_came_again_stays_for_another_day(run: SampleRun, tmp_path: Path) -> None:
-    unnamed, now = Unnamed(run, tmp_path), (HOUR + 40) * HOUR_SECONDS
-    run.at(now)
-    await unnamed.upload(3, hash_of("old"), b"old", now - UNNAMED_SECONDS - 1)
-    await run.database.write(partial(renew, address("wanda"), 3, hash_of("old")))
-    await unnamed.retention.sweep()
-    assert await unnamed.files() == {content_hash(b"old")}
 
 
 async def test_nothing_goes_while_the_chain_is_read_again(run: SampleRun, tmp_path: Path) -> None:
