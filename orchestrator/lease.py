@@ -14,10 +14,10 @@ import fcntl
 import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
@@ -26,6 +26,9 @@ from muster.errors import ConfigError, StorageError
 from muster.runtime import telemetry
 from orchestrator.database import Database
 from orchestrator.start_mark import StartMark
+
+if TYPE_CHECKING:
+    from orchestrator.postgres import OpenConnection
 
 RENEW_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 10
@@ -36,15 +39,11 @@ TASKS: Final = ("follower", "token_counter", "retention", "release")
 
 _KEY: Final = 0x6C656164  # "lead"
 _SERVES: Final = 0x73657276  # "serv"
-_PREPARE: Final = (
-    f"SELECT set_config('idle_session_timeout', '{SILENT_SECONDS}s', false), pg_advisory_lock_shared({_SERVES})"
-)
-_ANY_SERVES: Final = f"""SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = {_SERVES}
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"""
-_FREE: Final = "SELECT pg_advisory_unlock_all()"
-_TAKE_ALONE: Final = f"SELECT pg_try_advisory_lock({_SERVES})"
-TAKE: Final = f"SELECT pg_try_advisory_lock({_KEY})"
-"""Takes the lock, or takes it once more: it is freed with the connection."""
+_PREPARE: Final = f"SET idle_session_timeout = '{SILENT_SECONDS}s'"
+_OTHERS: Final = f"""SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = {_SERVES}
+    AND pid <> pg_backend_pid() AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"""
+TAKE: Final = f"SELECT pg_try_advisory_lock({_KEY}), pg_advisory_lock_shared({_SERVES})"
+"""Takes the lease, where it is free, and the lock of all. Both are freed with the connection."""
 
 log = telemetry.logger("orchestrator")
 LEASE: Final = telemetry.gauge("orchestrator_lease", "1 while this process does the task for all processes", ("task",))
@@ -57,43 +56,35 @@ async def leading(database: Database, mark: StartMark, fill: Callable[[], Awaita
     `fill` fills the database from storage. It is awaited before, unless another process serves or the last one was
     stopped in good order. Raises StorageError when storage does not tell.
     """
-    if not await _others_serve(database) and not await mark.is_same():
-        await fill()
-    async with _holding(database) as is_last:
-        await mark.renew()
-        yield
-        if await is_last():
-            await mark.settle()
+    connection = database.open_connection(_PREPARE) if database.is_shared else None
 
+    async def others_serve() -> bool:
+        return connection is not None and await connection.scalar(_OTHERS)
 
-async def _others_serve(database: Database) -> bool:
-    if not database.is_shared:
-        return False
-    connection = database.open_connection("")
     try:
-        return await connection.scalar(_ANY_SERVES)
+        if not await others_serve() and not await mark.is_same():
+            await fill()
+        async with _holding(database, connection):
+            await mark.renew()
+            yield
+            try:
+                latest = await mark.latest()  # before it is asked who serves: who starts meanwhile writes another
+                if not await others_serve():
+                    await mark.settle(latest)
+            except (StorageError, DBAPIError) as error:
+                log.warning("the next start reads storage again", error=str(error))
     finally:
-        await connection.close()
+        if connection is not None:
+            await connection.close()
 
 
 @asynccontextmanager
-async def _holding(database: Database) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
-    """Hold the lock of all, and the lease when it is free; yield what lets go and returns whether no other serves."""
-
-    async def is_last() -> bool:
-        with suppress(DBAPIError):  # then the next start fills the database
-            await connection.scalar(_FREE)
-            return await connection.scalar(_TAKE_ALONE)
-        return False
-
-    async def is_alone() -> bool:
-        return True
-
-    if not database.is_shared:
+async def _holding(database: Database, connection: OpenConnection | None) -> AsyncIterator[None]:
+    """Hold the lock of all, and the lease when it is free; without a connection, both."""
+    if connection is None:
         _show(database.leads)
-        yield is_alone
+        yield
         return
-    connection = database.open_connection(_PREPARE)
 
     async def renew() -> None:
         try:
@@ -114,11 +105,10 @@ async def _holding(database: Database) -> AsyncIterator[Callable[[], Awaitable[b
     await renew()
     task = asyncio.create_task(keep(), name="lease")
     try:
-        yield is_last
+        yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await connection.close()
 
 
 def _show(leads: bool) -> None:

@@ -9,10 +9,9 @@ filled from there (`orchestrator.rebuild`) before anything is answered.
 from __future__ import annotations
 
 import secrets
-from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from muster.clients.storage import ContentStore
 from muster.protocol.hashes import content_hash
@@ -37,21 +36,27 @@ class StartMark:
 
     async def is_same(self) -> bool:
         """Return whether the database has the mark of storage. Raises StorageError."""
-        kept = await self._database.read(partial(_kept, key=_KEY))
+        kept = await self._kept(_KEY)
         return bool(kept) and kept == await self._store.mark(self._name)
 
     async def renew(self) -> None:
         """Write a new mark: from now on the database may know less than storage. Raises StorageError."""
-        row = {"key": _NEXT, "value": secrets.token_hex(16)}
+        mark = secrets.token_hex(16)
+        await self._write(_NEXT, mark)
+        await self._store.set_mark(self._name, mark)
+
+    async def latest(self) -> str:
+        """Return the mark of the process that started last. Raises StorageError."""
+        return await self._kept(_NEXT)
+
+    async def settle(self, mark: str) -> None:
+        """Let a mark count, now that nothing more is written. Storage may have that of another database by now."""
+        await self._write(_KEY, mark)
+
+    async def _kept(self, key: str) -> Any:
+        query = select(meta.c.value).where(meta.c.key == key)
+        return await self._database.read(lambda connection: connection.execute(query).scalar())
+
+    async def _write(self, key: str, mark: str) -> None:
+        row = {"key": key, "value": mark}
         await self._database.write(lambda connection: upsert(connection, meta, row), news=False)
-        await self._store.set_mark(self._name, row["value"])
-
-    async def settle(self) -> None:
-        """Let the mark count, now that nothing more is written. Storage may have that of another database by now."""
-        await self._database.write(
-            lambda connection: upsert(connection, meta, {"key": _KEY, "value": _kept(connection, _NEXT)}), news=False
-        )
-
-
-def _kept(connection: Connection, key: str) -> str | None:
-    return connection.execute(select(meta.c.value).where(meta.c.key == key)).scalar()
