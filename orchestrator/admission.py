@@ -60,7 +60,7 @@ FILES: Final = ("/v1/files/", "/v1/evidence", "/v1/environments/")
 LIVE: Final = re.compile(r"/v1/runs/[^/]+/live")
 PAGE: Final = re.compile(
     r"/|/(leaderboard|events|join|explain|docs|robots\.txt)|/(nodes|operators|court|steps|rollouts|static)(/.*)?"
-    r"|/v1/runs/[^/]+/(overview|feed|metrics|series|workers|validators|others|earnings|badge\.svg)"
+    r"|/v1/runs/[^/]+/(overview|feed|metrics|series|workers|validators|others|earnings)"
     r"|/v1/runs/[^/]+/(nodes|addresses|cases|checkpoints|rollouts|charts)(/.*)?"
 )
 """What is made for people: `orchestrator/page/`."""

@@ -1,7 +1,7 @@
-"""Draw pictures for other sites: a badge, and a chart of a metric, as small SVG texts without scripts.
+"""Draw a chart of a metric for other sites, as a small SVG text without scripts.
 
-They follow the reader's light or dark colours, say what they show to who does not see them, and load nothing. What
-text they hold may come from the trainer, so all of it is escaped.
+It follows the reader's light or dark colours, says what it shows to who does not see it, and loads nothing. What text
+it holds may come from the trainer, so all of it is escaped.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from muster.protocol.metric_names import HELD_OUT
 from muster.runtime.printable import printable
-from orchestrator.page.series import Series, SeriesPage, newest_number, newest_step, read_series
+from orchestrator.page.series import Series, SeriesPage, newest_step, read_series
 from orchestrator.page.source import PageSource
-from orchestrator.run_facts import latest_step
 
 WIDTH: Final = 640
 HEIGHT: Final = 280
@@ -33,8 +31,6 @@ SMALLEST: Final = 1e-200
 """Smaller numbers are drawn as 0."""
 _FLAT: Final = 1e-9
 """A range that is smaller, measured by its numbers, is drawn as one number."""
-_LETTER: Final = 6.6
-"""Width of a letter of a badge in pixels; browsers stretch the text to fit."""
 
 _STYLE: Final = (
     "text{font:12px system-ui,sans-serif;fill:#1f2430}.quiet{fill:#5b6372}.name{font-weight:600;font-size:14px}"
@@ -43,51 +39,12 @@ _STYLE: Final = (
     "@media(prefers-color-scheme:dark){text{fill:#e6e9f0}.quiet{fill:#a4acbb}.paper{fill:#14171e}.grid{stroke:#2b303b}"
     ".axis{stroke:#8791a3}.line{stroke:#2dd4bf}.band,.dot{fill:#2dd4bf}}"
 )
-_BADGE_STYLE: Final = (
-    "text{font:11px Verdana,system-ui,sans-serif;fill:#fff}.label{fill:#39404e}.value{fill:#0f766e}"
-    "@media(prefers-color-scheme:dark){.label{fill:#4a5263}.value{fill:#0d655e}}"
-)
-
-
-@dataclass(frozen=True)
-class Badge:
-    """What a badge says."""
-
-    run: int
-    step: int | None
-    held_out: float | None
-
-
-def badge(connection: Connection, source: PageSource) -> str:
-    """Return the badge of a run: the newest step on chain, and the newest held-out score."""
-    return badge_svg(Badge(source.run, latest_step(connection), newest_number(connection, HELD_OUT)))
 
 
 def chart(connection: Connection, source: PageSource, name: str) -> str:
     """Return a chart of a metric over the whole run."""
     last = newest_step(connection) or 0
     return chart_svg(read_series(connection, source.run, [name], 0, last, POINTS), name)
-
-
-def badge_svg(badge: Badge) -> str:
-    """Return a badge as SVG. Pure."""
-    label = f"Muster, run {badge.run}"
-    parts = ["no step yet" if badge.step is None else f"step {badge.step:,}"]
-    if badge.held_out is not None:
-        parts.append(f"held-out {badge.held_out:.3f}")
-    value = " · ".join(parts)
-    widths = [round(len(text) * _LETTER) for text in (label, value)]
-    first, second = (width + 12 for width in widths)
-    texts = [
-        f'<text x="{x}" y="14" textLength="{width}">{xml(text)}</text>'
-        for x, width, text in ((6, widths[0], label), (first + 6, widths[1], value))
-    ]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{first + second}" height="20" role="img">'
-        f"<title>{xml(f'{label}: {value}')}</title><style>{_BADGE_STYLE}</style>"
-        f'<rect class="label" width="{first}" height="20"/>'
-        f'<rect class="value" x="{first}" width="{second}" height="20"/>{"".join(texts)}</svg>\n'
-    )
 
 
 def chart_svg(page: SeriesPage, name: str) -> str:

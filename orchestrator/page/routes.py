@@ -391,7 +391,7 @@ async def rollout(
     return await service.page.views.rollout(file_hash, position)
 
 
-# Joining, and pictures for other sites
+# Joining, and charts for other sites
 
 
 @document("/earnings")
@@ -418,22 +418,13 @@ async def join(service: Here) -> dict[str, Any]:
     }
 
 
-def _picture(svg: str) -> Response:
-    return Response(svg, headers=PICTURE_HEADERS, media_type=SVG)
-
-
-@documents.get("/badge.svg", response_class=Response, responses=_PICTURE)
-async def badge(service: Here, _: OurRun) -> Response:
-    """Send a badge with the newest step and held-out score, for other sites."""
-    return _picture(await service.page.views.read(pictures.badge, seconds=PICTURE_SECONDS))
-
-
 @documents.get("/charts/{metric:path}.svg", response_class=Response, responses=_PICTURE)
 async def chart(
     service: Here, _: OurRun, metric: Annotated[str, Path(min_length=1, max_length=MAX_METRIC)]
 ) -> Response:
     """Send a chart of a metric over the whole run, for other sites."""
-    return _picture(await service.page.views.read(pictures.chart, metric, seconds=PICTURE_SECONDS))
+    svg = await service.page.views.read(pictures.chart, metric, seconds=PICTURE_SECONDS)
+    return Response(svg, headers=PICTURE_HEADERS, media_type=SVG)
 
 
 # Pages of words, and files

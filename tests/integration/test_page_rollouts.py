@@ -211,7 +211,7 @@ async def _a_step_has_its_batch(page: Page, name: str) -> None:
 
 
 async def _pictures_for_other_sites(page: Page) -> None:
-    for path in ("/badge.svg", "/charts/reward.svg", "/charts/held_out/reward.svg"):
+    for path in ("/charts/reward.svg", "/charts/held_out/reward.svg"):
         response = await page.get(path)
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("image/svg+xml")
@@ -219,8 +219,8 @@ async def _pictures_for_other_sites(page: Page) -> None:
         assert response.headers["cross-origin-resource-policy"] == "cross-origin"
         assert response.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'"
         assert "script" not in response.text
-    badge = await page.get("/badge.svg")
-    assert f"Muster, run {page.run_fixture.run}" in badge.text
+    chart = await page.get("/charts/reward.svg")
+    assert f"run {page.run_fixture.run}" in chart.text
     assert (await page.get("/charts/" + "x" * 81 + ".svg")).status_code == 422
     earnings = await page.document("/earnings")
     assert (earnings["run"], earnings["workers"]) == (page.run_fixture.run, 0)

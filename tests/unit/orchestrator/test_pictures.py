@@ -1,15 +1,14 @@
-"""Pictures for other sites: positions of points, labels of axes, and escaped text."""
+"""Charts for other sites: positions of points, labels of axes, and escaped text."""
 
 from __future__ import annotations
 
 import math
 from xml.etree import ElementTree
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.page.pictures import Badge, badge_svg, chart_svg, short_number, tick_step, ticks
+from orchestrator.page.pictures import chart_svg, short_number, tick_step, ticks
 from orchestrator.page.series import Series, SeriesPage
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -124,19 +123,3 @@ def test_any_numbers_and_any_name_give_a_picture(means: list[float], spread: flo
     assert len(points) == len(means)
     assert all(math.isfinite(x) and 62 <= x <= 622 and 44 <= y <= 236 for x, y in points)
     assert len(texts(root)) < 30
-
-
-@pytest.mark.parametrize(
-    ("badge", "said"),
-    [
-        (Badge(3, 1234, 0.71849), "Muster, run 3: step 1,234 · held-out 0.718"),
-        (Badge(3, 0, None), "Muster, run 3: step 0"),
-        (Badge(3, None, None), "Muster, run 3: no step yet"),
-    ],
-)
-def test_a_badge_has_the_step_and_the_score(badge: Badge, said: str) -> None:
-    root = parsed(badge_svg(badge))
-    assert root.findtext(f"{SVG}title") == said
-    assert texts(root) == said.split(": ")
-    widths = [float(rect.get("width") or 0) for rect in root.iter(f"{SVG}rect")]
-    assert sum(widths) == float(root.get("width") or 0)
