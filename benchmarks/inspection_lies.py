@@ -74,9 +74,8 @@ def judge_unrun(profile: str, ids: Sequence[int] = ()) -> list[tuple[int, int, s
         for row, errors in zip(rows, replayer.errors(rows), strict=True):
             alone = judge(replayer.replay([row]), replayer.profile)
             if alone is not None and alone.accuse:
-                stays, _ = blamed_for(replayer, row, errors)
-                tokens = row.completion_tokens
-                found.append((int(tokens[0]), len(tokens) - 1, "" if stays is None else stays.reason))
+                judged, tokens = blamed_for(replayer, row, errors, alone), row.completion_tokens
+                found.append((int(tokens[0]), len(tokens) - 1, judged.reason if judged.accuse else ""))
     return found
 
 

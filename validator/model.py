@@ -128,10 +128,8 @@ def replay_rows(replayer: Replayer, rollouts: Sequence[Rollout], *, blame: bool 
 
     # 2. What is wrong with it where honest machines agree.
     for i, finding in sorted(accusing, key=_clearest_first):
-        stays, fault = blamed_for(replayer, rollouts[i], errors[i]) if blame else (None, "")
-        detail = "; ".join(filter(None, (finding.detail, fault)))
-        rows[i] = replace(rows[i], finding=stays or replace(finding, accuse=False, detail=detail), fault=fault)
-        blame = blame and stays is None
+        judged = blamed_for(replayer, rollouts[i], errors[i], finding) if blame else replace(finding, accuse=False)
+        rows[i], blame = replace(rows[i], finding=judged), blame and not judged.accuse
     return rows
 
 
@@ -143,18 +141,19 @@ def _clearest_first(found: tuple[int, Finding]) -> float:
     return -min(finding.measured / finding.threshold, sys.float_info.max)
 
 
-def blamed_for(replayer: Replayer, rollout: Rollout, row: RowErrors) -> tuple[Finding | None, str]:
-    """Return what accuses a row by tokens on which honest machines agree, or else None and why its step is at fault."""
+def blamed_for(replayer: Replayer, rollout: Rollout, row: RowErrors, finding: Finding) -> Finding:
+    """Return what accuses a row by tokens on which honest machines agree; else `finding`, which then only rejects."""
     tokens = len(rollout.prompt_tokens) + len(rollout.completion_tokens)
     most = max(DRAWS_AT_ONCE, min(DRAWS, _DRAW_TOKENS // tokens))
     draws: list[TokenErrors] = []
     for some in islice(replayer.spread(rollout, DRAWS_AT_ONCE), -(-most // DRAWS_AT_ONCE)):
         draws += some
-        finding = judge_stable(row.errors, draws, replayer.profile, row.position, row.detail)
-        if finding is None or not finding.accuse:
+        stays = judge_stable(row.errors, draws, replayer.profile, row.position, row.detail)
+        if stays is None or not stays.accuse:
             share = max(spread_share(draw, replayer.profile) for draw in draws)
-            return None, f"the step is at fault: honest machines differ by {share:.1f} limits on this row"
-    return finding, ""
+            fault = f"the step is at fault: honest machines differ by {share:.1f} limits on this row"
+            return replace(finding, accuse=False, detail=f"{finding.detail}; {fault}")
+    return stays
 
 
 def honest_sums(replayer: Replayer, rollouts: Sequence[Rollout]) -> list[RowSums]:

@@ -50,8 +50,6 @@ class ReplayedRow:
 
     finding: Finding | None
     sums: RowSums
-    fault: str = ""
-    """Why the finding, if any, is the fault of the step's weights: honest machines differ on this row."""
     beyond: bool = False
     """Whether it is beyond a limit that accuses by itself, whatever the other rows and the step's weights are."""
 

@@ -140,7 +140,8 @@ def test_broken_checkpoint_accuses_no_worker(honest: list[Rollout], model_dir: P
     rows = replay_rows(own, honest[:2])
     findings = [(row.finding.reason, row.finding.accuse) for row in rows if row.finding]
     assert findings == [("sampling_mismatch", False)] * 2
-    assert rows[0].fault.endswith("differ by inf limits on this row")
+    assert rows[0].finding is not None
+    assert rows[0].finding.detail.endswith("differ by inf limits on this row")
 
 
 def test_a_missing_model_is_a_configuration_error(tmp_path: Path) -> None:
