@@ -130,13 +130,9 @@ def read_head(model_dir: Path) -> torch.Tensor:
 
     Raises MalformedError when the folder has none.
     """
-    config = json.loads((model_dir / "config.json").read_text())
-    found = dict(read_weights(model_dir, _HEADS))
-    for name in _HEADS[::-1] if config.get("tie_word_embeddings") else _HEADS:
-        if name in found:
-            return found[name]
-    raise MalformedError(f"no weights in {model_dir} are called {' or '.join(_HEADS)}")
-
-
-_HEADS: Final = (HEAD, EMBEDDING)
-"""Where a model has none of the first name, or ties it to the second, it computes logits with the second."""
+    found = dict(read_weights(model_dir, (HEAD, EMBEDDING)))
+    if not found:
+        raise MalformedError(f"no weights in {model_dir} are called {HEAD} or {EMBEDDING}")
+    return found[
+        HEAD if HEAD in found else EMBEDDING
+    ]  # `weights_in` takes no head that differs from what it is tied to
