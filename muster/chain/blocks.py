@@ -9,9 +9,8 @@ Without them, ANSWERS answers in SETTLE_SECONDS must agree that it has no events
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,7 +68,7 @@ def block_in(answer: Any, asked: Which) -> Block | None:
             data(answer["hash"]),
             data(answer.get("parentHash") or ""),
             int(answer.get("logsBloom") or "-1", 16),
-            _digest(answer["transactions"]) if "transactions" in answer else b"",
+            len(answer["transactions"]) if "transactions" in answer else -1,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise MalformedError(f"eth_getBlockByNumber: the answer is no block: {error!r}") from error
@@ -78,14 +77,6 @@ def block_in(answer: Any, asked: Which) -> Block | None:
     if asked not in ("latest", block.number):
         raise MalformedError(f"eth_getBlockByNumber: the answer is block {block.number}, and {asked} was asked for")
     return block
-
-
-def _digest(transactions: Iterable[str]) -> bytes:
-    """Return a hash over the hashes of transactions, in their order."""
-    return hashlib.sha256("".join(transactions).lower().encode()).digest()
-
-
-NO_TRANSACTIONS: Final = _digest(())
 
 
 def events_in(logs: Any, book: AddressBook, first: int, last: Block) -> tuple[Event, ...]:
@@ -174,14 +165,14 @@ class RecentBlocks:
         """Return a block's events; None while they are not certain. Asks every half of SETTLE_SECONDS at most."""
         block, now, name = one.block, time.monotonic(), "0x" + one.block.hash.hex()
         may_hold = not block.bloom or any(block.bloom & mask == mask for mask in self._masks)  # 0: it may not be kept
-        if not may_hold or block.transactions == NO_TRANSACTIONS:
+        if not may_hold or not block.transactions:
             return ()
         if one.answers and now < one.asked + SETTLE_SECONDS / 2:
             return None
         one.asked = now
         with suppress(RpcError, UnreachableError, MalformedError, KeyError, TypeError):  # unknown, slow, large, or none
             receipts = await self._provider.request("eth_getBlockReceipts", name)
-            if _digest(receipt["transactionHash"] for receipt in receipts) == block.transactions:
+            if receipts and [receipt["blockHash"] for receipt in receipts] == [name] * block.transactions:
                 logs = [log for receipt in receipts for log in receipt["logs"]]
                 return events_in(logs, self._book, block.number, block)
         question = {"blockHash": name, "address": sorted({getattr(self._book, contract) for contract in CONTRACTS})}

@@ -78,8 +78,8 @@ class Block:
     """Hash of the block before."""
     bloom: int = field(default=-1, repr=False)
     """Bits of the addresses and topics that its logs may have; all where the endpoint does not say."""
-    transactions: bytes = field(default=b"", repr=False)
-    """Hash over the hashes of its transactions, in order; empty where the endpoint does not list them."""
+    transactions: int = field(default=-1, repr=False)
+    """How many it has; -1 where the endpoint does not list them."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ class Endpoint:
         self.bloom = ALL
         self.deposits: set[int] = set()
         self.receipts = True
+        self.receipts_of: int | None = None
+        """The block whose receipts a server gives for any other."""
         self.hides: Callable[[str, int], bool] = lambda method, number: False
         """Whether a server that lacks its index answers."""
         self.fork = ""
@@ -48,13 +50,13 @@ class Endpoint:
 
     async def request(self, method: str, *params: Any) -> Any:
         self.trips += 1
-        return self._answer(method, params[0])
+        return self.answer(method, params[0])
 
     async def batch(self, requests: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
         self.trips += -(-len(requests) // 10)
-        return [self._answer(method, params[0]) for method, params in requests]
+        return [self.answer(method, params[0]) for method, params in requests]
 
-    def _answer(self, method: str, asked: Any) -> Any:
+    def answer(self, method: str, asked: Any) -> Any:
         self.calls += 1
         if method == "eth_getBlockByNumber":
             number = self.head if asked == "latest" else int(asked, 16)
@@ -67,8 +69,8 @@ class Endpoint:
             return [] if self.hides(method, number) else logs
         if not self.receipts:
             raise UNKNOWN
-        mined = [] if self.hides(method, number) else [{"transactionHash": f"0xA{number:063x}", "logs": logs}]
-        return [*mined, {"transactionHash": f"0xB{number:063x}", "logs": []}]
+        about = {"blockHash": asked if self.receipts_of is None else hash_of(self.receipts_of, self.fork)}
+        return [*([] if self.hides(method, number) else [{**about, "logs": logs}]), {**about, "logs": []}]
 
     def block(self, number: int) -> dict[str, Any]:
         bits = bloom_of(bytes.fromhex(BOOK.registry[2:])) | bloom_of(Deposited.ABI.topic)
@@ -173,15 +175,28 @@ async def test_an_event_that_a_server_has_not_indexed_is_delivered_once(
     assert followed.latest <= 10.0
 
 
+@pytest.mark.parametrize("another", [None, 3])
 async def test_receipts_that_never_come_are_not_waited_for(
-    endpoint: Endpoint, clock: SimpleNamespace, tmp_path: Path
+    endpoint: Endpoint, clock: SimpleNamespace, tmp_path: Path, another: int | None
 ) -> None:
-    endpoint.deposits = {5, 20}
-    endpoint.hides = lambda method, number: method == "eth_getBlockReceipts"
+    endpoint.deposits, endpoint.receipts_of = {5, 20}, another
+    endpoint.hides = lambda method, number: another is None and method == "eth_getBlockReceipts"
     followed = Followed(endpoint, clock, tmp_path)
     await followed.until(60)
     assert followed.delivered == [5, 20]
     assert followed.latest <= 10.0
+
+
+async def test_no_receipts_of_a_block_without_a_list_of_transactions_prove_nothing(
+    endpoint: Endpoint, clock: SimpleNamespace, tmp_path: Path
+) -> None:
+    block, answer = endpoint.block, endpoint.answer
+    endpoint.block = lambda number: {key: value for key, value in block(number).items() if key != "transactions"}
+    endpoint.answer = lambda method, asked: [] if method == "eth_getBlockReceipts" else answer(method, asked)
+    endpoint.deposits = {5}
+    followed = Followed(endpoint, clock, tmp_path)
+    await followed.until(10)
+    assert followed.delivered == [5]
 
 
 async def test_the_head_is_that_of_what_is_certain(endpoint: Endpoint, clock: SimpleNamespace, tmp_path: Path) -> None:
@@ -269,6 +284,6 @@ async def test_few_blocks_are_remembered(endpoint: Endpoint) -> None:
     provider: Any = endpoint
     recent = RecentBlocks(provider, BOOK)
     for number in range(2 * KNOWN):
-        block = Block(number, 0, number.to_bytes(32), transactions=blocks.NO_TRANSACTIONS)
+        block = Block(number, 0, number.to_bytes(32), transactions=0)
         assert await recent.settle([block]) == [()]
     assert len(vars(recent)["_known"]) == KNOWN
