@@ -103,9 +103,8 @@ async def rebuild(
     await announcements.restore_scores(
         await documents_of(announcements.scores, BenchmarkScore, announcements.check_score)
     )
-    if kept_uploads or kept_verdicts or kept_reports:
-        counts = {"uploads": kept_uploads, "verdicts": kept_verdicts, "reports": len(kept_reports)}
-        counts |= {"grades": kept_grades} if kept_grades else {}
+    counts = {"uploads": kept_uploads, "verdicts": kept_verdicts, "grades": kept_grades, "reports": len(kept_reports)}
+    if any(counts.values()):
         log.info("rebuilt from storage", **counts)
 
 
