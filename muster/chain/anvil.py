@@ -12,14 +12,13 @@ import platform
 import shutil
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import httpx2
 
 from muster.constants import CHAIN_ANVIL, TOKEN
-from muster.errors import ChainError, ConfigError, UnreachableError
+from muster.errors import ConfigError, UnreachableError
 from muster.runtime.files import write_atomically
 from muster.runtime.tls import tls_context
 
@@ -82,19 +81,6 @@ def anvil_command(
     return command if block_time is None else [*command, "--block-time", f"{block_time:g}"]
 
 
-@dataclass(frozen=True)
-class Reorg:
-    """What replacing the newest blocks did."""
-
-    depth: int
-    old_head: str
-    new_head: str
-    """Hashes of the newest block, of the same number, before and after."""
-    replayed: list[str]
-    dropped: list[str]
-    """Hashes of the transactions of the replaced blocks."""
-
-
 class LocalChain:
     """Control of a local chain: its clock, its ether, its state, its newest blocks. Make it with `open`."""
 
@@ -151,31 +137,19 @@ class LocalChain:
 
         await asyncio.to_thread(write)
 
-    async def reorg(self, depth: int, *, drop: bool) -> Reorg:
+    async def reorg(self, depth: int, *, drop: bool) -> None:
         """Replace the newest blocks by as many others, with the same transactions or, with `drop`, without any.
 
         Raises ChainError where the chain no longer has the state before them.
         """
         async with self._paused():
             head = int(await self.request("eth_blockNumber"), 16)
-            numbers = range(head, max(head - depth, 0), -1)
-            old = await self._blocks(numbers)
-            hashes = {one: depth - 1 - at for at, block in enumerate(old) for one in block["transactions"]}
+            names = [hex(number) for number in range(head, max(head - depth, 0), -1)]
+            blocks = await self.web3.provider.batch([("eth_getBlockByNumber", [name, False]) for name in names])
+            hashes = {one: depth - 1 - at for at, block in enumerate(blocks) for one in block["transactions"]}
             raws = await self.web3.provider.batch([("eth_getRawTransactionByHash", [one]) for one in hashes])
             pairs = [] if drop else [[raw, at] for raw, at in zip(raws, hashes.values(), strict=True)]
-            try:
-                await self.request("anvil_reorg", depth, pairs)
-            except ChainError as error:
-                hint = f"it keeps {KEPT_STATES} blocks, and after a restart only newer ones: fewer with --depth"
-                raise ChainError(f"the chain cannot undo {depth} of its {head} blocks: {error}", hint=hint) from error
-            new = await self._blocks(numbers)
-        mined = {one for block in new for one in block["transactions"]}
-        replayed = [one for one in hashes if one in mined]
-        dropped = [one for one in hashes if one not in mined]
-        return Reorg(depth, old[0]["hash"], new[0]["hash"], replayed, dropped)
-
-    async def _blocks(self, numbers: Iterable[int]) -> list[Any]:
-        return await self.web3.provider.batch([("eth_getBlockByNumber", [hex(one), False]) for one in numbers])
+            await self.request("anvil_reorg", depth, pairs)
 
     @asynccontextmanager
     async def _paused(self) -> AsyncIterator[None]:

@@ -1,28 +1,29 @@
-"""A local run outlives its chain: `muster swarm reorg` replaces blocks, and Anvil is killed."""
+"""A local run outlives its chain: blocks are replaced, and Anvil is killed."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from muster.chain.anvil import KEPT_STATES, LocalChain
+from muster.chain.anvil import LocalChain
 from muster.chain.connection import connected
 from muster.chain.deploy import deploy
 from muster.chain.keys import Signer
+from muster.errors import MusterError
 from muster.settings.schema import ChainSettings
+from muster.settings.sources import load_settings
 from muster.swarm.launch import LocalRun
 from muster.swarm.opening import give_gas
 from muster.swarm.state import read_state
 from muster.swarm.supervisor import Supervisor
 from testbed.chain.anvil import free_port
-from testbed.processes import Muster, ended
+from testbed.processes import ended
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.runs.swarms import live_swarm
 from testbed.waiting import BOUND, until, wait_until
@@ -46,13 +47,11 @@ class Run:
     async def sees(self, count: int) -> None:
         await until(lambda: self.commitments() == count, f"{count} commitments")
 
-    def reorg(self, *words: object) -> tuple[int, str]:
-        """Run `muster swarm reorg`; return its exit code and what it prints."""
-        output = self.local.folder / "reorg.json"
-        files = ("--folder", self.local.folder, "--json")
-        command = Muster(("swarm", "reorg", *files, *words), self.local.folder / "reorg.log", output=output)
-        status, said = command.spawn().end()
-        return status, output.read_text() if status == 0 else said
+
+async def reorg(settings: ChainSettings, depth: int, *, drop: bool) -> None:
+    """Replace a chain's newest blocks."""
+    async with connected(settings) as web3:
+        await (await LocalChain.open(web3)).reorg(depth, drop=drop)
 
 
 @asynccontextmanager
@@ -92,26 +91,13 @@ async def test_reorg_replays_or_drops_and_work_is_committed_again(tmp_path: Path
     async with running(tmp_path) as run:
         await run.fixture.commit("w1", 1, LOST)
         await run.sees(2)
-        status, said = await asyncio.to_thread(run.reorg, "--depth", 2)
-        assert status == 0, said
-        replayed = json.loads(said)
-        assert (len(replayed["replayed"]), replayed["dropped"]) == (2, [])
-        assert replayed["old_head"] != replayed["new_head"]
+        await reorg(run.local.chain, 2, drop=False)
         await until(lambda: run.orchestrator.logged("reorg"), "the orchestrator follows the new blocks")
         await run.sees(2)
-
-        dropped = json.loads((await asyncio.to_thread(run.reorg, "--drop"))[1])
-        assert (dropped["replayed"], len(dropped["dropped"])) == ([], 1)
-        assert dropped["old_head"] == replayed["new_head"]
+        await reorg(run.local.chain, 1, drop=True)
         await run.sees(1)
         await run.fixture.commit("w1", 1, INSTEAD)
         await run.sees(2)
-
-        status, said = await asyncio.to_thread(run.reorg, "--depth", KEPT_STATES + 1)
-        assert (status, f"less than or equal to {KEPT_STATES}" in said) == (2, True), said
-        run.orchestrator.config.rename(tmp_path / "elsewhere.toml")
-        status, said = await asyncio.to_thread(run.reorg)
-        assert (status, "no swarm is running" in said) == (2, True), said
 
 
 async def test_killed_chain_resumes_from_its_state(tmp_path: Path) -> None:
@@ -144,7 +130,13 @@ def test_swarm_goes_on_after_its_chain_is_killed_and_reorganised(tmp_path: Path)
         more_than(0)
         swarm.kill("chain")
         more_than(commitments())
-        words = ("swarm", "reorg", "--folder", swarm.folder, "--depth", 8, "--drop")
-        reorg = Muster(words, tmp_path / "reorg.log")
-        wait_until(lambda: reorg.spawn().end()[0] == 0, "eight blocks can be undone")
+        chain = load_settings(swarm.folder / "orchestrator" / "muster.toml").chain
+
+        def is_undone() -> bool:
+            with suppress(MusterError):
+                asyncio.run(reorg(chain, 8, drop=True))
+                return True
+            return False
+
+        wait_until(is_undone, "eight blocks can be undone")
         more_than(commitments())

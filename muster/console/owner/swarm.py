@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydantic import Field
 
-from muster.chain.anvil import KEPT_STATES, LocalChain, Reorg
 from muster.console.command import command
 from muster.console.options import Numbers, Request
 from muster.console.session import EXIT_CHECK, Session
-from muster.errors import UsageError
-from muster.settings.sources import load_settings
 from muster.swarm.plan import Ports, SwarmRequest
 from muster.swarm.report import terminal_summary
 from muster.swarm.scenarios import SCENARIOS, own_scenario
-from muster.swarm.state import end_swarm, read_state
+from muster.swarm.state import end_swarm
 from muster.swarm.summary import problems
 from muster.swarm.supervisor import free_ports, interruptible
 from muster.swarm.watch import SwarmView
@@ -149,28 +145,3 @@ def down(session: Session, folder: FolderOption = DEFAULT_FOLDER) -> None:
     """End a swarm that was left running, and no other process."""
     ended = asyncio.run(end_swarm(folder.absolute()))
     session.result({"ended": ended}, f"ended {', '.join(ended)}" if ended else "no swarm was running")
-
-
-@command(app, "reorg")
-def reorg(
-    session: Session,
-    depth: Annotated[int, typer.Option("--depth", help="Blocks to replace.", min=1, max=KEPT_STATES)] = 1,
-    drop: Annotated[bool, typer.Option("--drop", help="Leave out the transactions of the replaced blocks.")] = False,
-    folder: FolderOption = DEFAULT_FOLDER,
-) -> None:
-    """Replace the newest blocks of a running swarm's chain, to rehearse a reorg.
-
-    The new blocks have the same transactions, as far as they are still valid.
-    """
-    settings_file = folder.absolute() / "orchestrator" / "muster.toml"
-    if read_state(folder.absolute()) is None or not settings_file.exists():
-        raise UsageError(f"no swarm is running in {folder}", hint="muster swarm up")
-    from muster.chain.connection import connected
-
-    async def replace() -> Reorg:
-        async with connected(load_settings(settings_file).chain) as web3:
-            return await (await LocalChain.open(web3)).reorg(depth, drop=drop)
-
-    done = asyncio.run(replace())
-    counts = f"{len(done.replayed)} transactions replayed, {len(done.dropped)} dropped"
-    session.result(asdict(done), f"replaced {depth} blocks: head {done.old_head} is now {done.new_head}; {counts}")
