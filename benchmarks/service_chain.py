@@ -68,21 +68,18 @@ class SyntheticEndpoint:
             return [log for block in range(first, last + 1) for log in self._logs(block)]
         if method == "eth_getBlockReceipts":
             number = int(asked, 16) % (1 << 64)
-            return [{"transactionHash": self._transaction(number), "logs": self._logs(number)}]
+            return [{"blockHash": asked, "logs": self._logs(number)}]
         number = self.head if asked == "latest" else int(asked, 16)
         return {
             "number": hex(number),
             "timestamp": hex(number * BLOCK_SECONDS),
             "hash": self._hash(number),
             "parentHash": self._hash(number - 1),
-            "transactions": [self._transaction(number)],
+            "transactions": [self._hash(number)],
         }
 
     def _hash(self, block: int) -> str:
         return f"0x{block + (1 << 64 if block > self.fork else 0):064x}"
-
-    def _transaction(self, block: int) -> str:
-        return f"0x{block:064x}"
 
     def _logs(self, block: int) -> list[dict[str, Any]]:
         start = (block - self._first) * PER_BLOCK
@@ -117,7 +114,7 @@ class SyntheticEndpoint:
             "data": "0x" + "".join(words[len(kind.ABI.indexed) :]),
             "blockNumber": hex(block),
             "blockHash": self._hash(block),
-            "transactionHash": self._transaction(block),
+            "transactionHash": f"0x{block:064x}",
             "logIndex": hex(index),
         }
 
