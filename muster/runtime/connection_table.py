@@ -224,10 +224,8 @@ class ConnectionTable:
     def _candidate(self, connection: Tracked, now: float) -> Candidate | None:
         if connection.busy:
             return None
-        if connection.owner is not None:
-            return Candidate(MEMBER_IDLE, connection.owner.address, connection.since)
-        if connection.proxied:
-            return Candidate(MEMBER_IDLE, connection.address, connection.since)
+        if connection.owner is not None or connection.proxied:
+            return Candidate(MEMBER_IDLE, _party(connection), connection.since)
         heads = self._waiting.get(connection.address, {})
         if connection not in heads:
             return Candidate(STRANGER_IDLE, connection.address, connection.since)
