@@ -7,7 +7,6 @@ checkpoints that are made for them, and how long a file takes to judge.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import sys
 import tempfile
@@ -195,11 +194,7 @@ def judge_random(profile: str) -> dict[str, dict[str, str]]:
 
 def made_steps(shop: AdversaryLab) -> dict[str, Maker]:
     """Return makers of checkpoints by name: hostile ones, and the loudest that is let in."""
-    source = shop.checkpoints[-1]
-    config = json.loads((source / "config.json").read_text())
-    [token] = load_tokenizer(source)("7", add_special_tokens=False)["input_ids"]
-    head = config["hidden_size"] // config["num_attention_heads"]
-    some = dict(hostile_steps(source, token, head))
+    some = hostile_steps(shop.checkpoints[-1])
     for share in (0.25, 0.5, 1.0):
         scale = share * SCALE_PER_NAT * math.log(shop.vocabulary)
         some[f"loudest, {share:g} of what is let in"] = partial(loudest, scale=scale)

@@ -6,11 +6,10 @@ does: by its own arithmetic, and by every honest one (`muster.models.arithmetic.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
 from operator import add
@@ -30,7 +29,7 @@ from muster.verification.calibration import LEAST
 from muster.verification.judging import judge
 from muster.verification.pools import FAULT_SHARE, unit_statistics
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES
-from testbed.hostile_steps import HUGE, LOUD, save_hostile, sharpened
+from testbed.hostile_steps import HUGE, LOUD, Maker, save_hostile, sharpened
 from testbed.hostile_steps import hostile_steps as makers_of
 from testbed.samples.packaged_model import packaged_model
 from testbed.samples.task_sets import generated
@@ -75,23 +74,33 @@ def requests_of(source: Path, count: int, seed: int) -> list[GenerationRequest]:
 
 def judge_hostile(profile: str) -> list[tuple[str, Counter[str]]]:
     """Return, for each kind of hostile step, how many of its honest rows came to what."""
-    found = []
     with demo(profile) as (source, engine, replayer):
-        config = json.loads((source / "config.json").read_text())
-        head = config["hidden_size"] // config["num_attention_heads"]
-        [token] = load_tokenizer(source)("7", add_special_tokens=False)["input_ids"]
-        requests = requests_of(source, ROWS, seed=1)
-        for name, make in makers_of(source, token, head).items():
-            with tempfile.TemporaryDirectory() as folder:
-                hostile = save_hostile(source, Path(folder) / "hostile", make)
-                engine.load_weights(hostile)
-                rows = bare_rows(requests, engine.generate(requests))
-                replayer.load_weights(hostile)
-                counted = Counter[str]()
-                for arithmetic in ("", *HONEST[PROFILES[profile].dtype]):
-                    with computing(replayer.model, arithmetic):
-                        counted += judged(replayer, rows)
-                found.append((name, counted))
+        arithmetics = ("", *HONEST[PROFILES[profile].dtype])
+        return judge_steps(source, engine, replayer, requests_of(source, ROWS, seed=1), arithmetics, makers_of(source))
+
+
+def judge_steps(
+    source: Path,
+    engine: Engine,
+    replayer: Replayer,
+    requests: Sequence[GenerationRequest],
+    arithmetics: Sequence[str],
+    makers: Mapping[str, Maker],
+) -> list[tuple[str, Counter[str]]]:
+    """Return the same of an engine's rows for requests, replayed in each of these arithmetics."""
+    found = []
+    for name, make in makers.items():
+        with tempfile.TemporaryDirectory() as folder:
+            hostile = save_hostile(source, Path(folder) / "hostile", make)
+            engine.load_weights(hostile)
+            rows = bare_rows(requests, engine.generate(requests))
+            replayer.load_weights(hostile)
+        counted = Counter[str]()
+        for arithmetic in arithmetics:
+            with computing(replayer.model, arithmetic):
+                counted += judged(replayer, rows)
+        print(f"{replayer.profile.name}: {name}: {dict(counted)}", file=sys.stderr)
+        found.append((name, counted))
     return found
 
 
@@ -120,11 +129,16 @@ def judged(replayer: Replayer, rows: Sequence[Rollout]) -> Counter[str]:
 
 def hostile_steps() -> list[report.Figure]:
     """Return how many honest rows of hostile steps are accused."""
-    steps = [(p.name, *one) for p in (CPU_FP32, BF16) for one in report.apart(judge_hostile, p.name)]
-    total = reduce(add, (counted for _, _, counted in steps))
-    kinds = {f"{profile}: {name}": dict(counted) for profile, name, counted in steps if counted["accused_without"]}
-    accused = report.none("hostile_steps", total["accused"], "accused honest rows of hostile steps", **total)
-    return [accused | {"steps": len(steps), "hostile_without_spread": kinds}]
+    return accused("hostile_steps", {p.name: report.apart(judge_hostile, p.name) for p in (CPU_FP32, BF16)})
+
+
+def accused(name: str, steps: Mapping[str, Sequence[tuple[str, Counter[str]]]]) -> list[report.Figure]:
+    """Return a figure of what rows came to, by profile and kind of step."""
+    counts = {f"{profile}: {kind}": counted for profile, some in steps.items() for kind, counted in some}
+    total = reduce(add, counts.values())
+    kinds = {kind: dict(counted) for kind, counted in counts.items() if counted["accused_without"]}
+    figure = report.none(name, total["accused"], "accused honest rows of hostile steps", **total)
+    return [figure | {"steps": len(counts), "hostile_without_spread": kinds}]
 
 
 # --- hostile_real
@@ -134,34 +148,20 @@ REAL_ROWS, REAL_TOKENS, WORST = 8, 24, 8
 
 
 def judge_real(profile: str, kinds: Sequence[str]) -> list[tuple[str, Counter[str]]]:
-    """Return the same of a pretrained model, by its own arithmetic and two others."""
-    found, judged_by = [], PROFILES[profile]
+    """Return the same of a pretrained model and these kinds, by its own arithmetic and two others."""
     torch.set_num_threads(1)
-    source = packaged_model()
-    engine, replayer = Engine(source, judged_by, EngineLimits(1.0, 128, REAL_TOKENS)), Replayer(source, judged_by, 1.0)
-    config, draw, tokenizer = json.loads((source / "config.json").read_text()), Random(1), load_tokenizer(source)
-    [token] = tokenizer("7", add_special_tokens=False)["input_ids"]
+    source, judged_by, draw = packaged_model(), PROFILES[profile], Random(1)
+    tokenizer = load_tokenizer(source)
     tasks = [ask(f"What is {draw.randint(1, 12)} + 7? Answer with only the number.") for _ in range(REAL_ROWS)]
     prompts = [prompt_tokens(tokenizer, one, 8, thinks=False) for one in tasks]
     requests = [GenerationRequest(one, draw.getrandbits(63), REAL_TOKENS) for one in prompts]
+    makers = {name: make for name, make in makers_of(source).items() if name in kinds}
+    engine = Engine(source, judged_by, EngineLimits(1.0, 128, REAL_TOKENS))
     try:
-        for name, make in makers_of(source, token, config["hidden_size"] // config["num_attention_heads"]).items():
-            if name not in kinds:
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                hostile = save_hostile(source, Path(folder) / "hostile", make)
-                engine.load_weights(hostile)
-                rows = bare_rows(requests, engine.generate(requests))
-                replayer.load_weights(hostile)
-                counted = Counter[str]()
-                for arithmetic in ("", *HONEST[judged_by.dtype][:2]):
-                    with computing(replayer.model, arithmetic):
-                        counted += judged(replayer, rows)
-                print(f"{profile}: {name}: {dict(counted)}", file=sys.stderr)
-                found.append((name, counted))
+        arithmetics = ("", *HONEST[judged_by.dtype][:2])
+        return judge_steps(source, engine, Replayer(source, judged_by, 1.0), requests, arithmetics, makers)
     finally:
         engine.close()
-    return found
 
 
 def worst_kinds(profile: str) -> list[str]:
@@ -174,15 +174,8 @@ def hostile_real() -> list[report.Figure]:
     """Return how many honest rows of hostile steps of a pretrained model are accused."""
     named = [f"{kind}, {k:g}" for k in LOUD for kind in ("loud channel", "rare and loud channel")]
     named += [f"logits × {times:g}" for times in HUGE]
-    steps = [
-        (p.name, *one)
-        for p in (CPU_FP32, BF16)
-        for one in report.apart(judge_real, p.name, [*named, *worst_kinds(p.name)])
-    ]
-    total = reduce(add, (counted for _, _, counted in steps))
-    kinds = {f"{profile}: {name}": dict(counted) for profile, name, counted in steps if counted["accused_without"]}
-    accused = report.none("hostile_real", total["accused"], "accused honest rows of a pretrained model", **total)
-    return [accused | {"steps": len(steps), "hostile_without_spread": kinds}]
+    steps = {p.name: report.apart(judge_real, p.name, [*named, *worst_kinds(p.name)]) for p in (CPU_FP32, BF16)}
+    return accused("hostile_real", steps)
 
 
 # --- sat_out

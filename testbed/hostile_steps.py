@@ -6,8 +6,9 @@ takes the tensors of a Qwen2 or Llama checkpoint and returns them changed.
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from muster.models.files import load_tokenizer
 from muster.models.init import load_model
 from muster.models.weights import FINAL_NORM, read_weights
 
@@ -204,8 +206,11 @@ HUGE = (1e18, 1e19, 1e22, 1e36)
 """The mean square of a state is no number of float32 from about 1e19 on, and no logit is from 1e38."""
 
 
-def hostile_steps(source: Path, token: int, head: int) -> Mapping[str, Maker]:
-    """Return makers by name; `token` is one that some rows have, `head` the size of an attention head."""
+def hostile_steps(source: Path) -> dict[str, Maker]:
+    """Return makers by name, for the checkpoint in `source`."""
+    config = json.loads((source / "config.json").read_text())
+    head = config["hidden_size"] // config["num_attention_heads"]
+    [token] = load_tokenizer(source)("7", add_special_tokens=False)["input_ids"]  # some rows have it
     found: dict[str, Maker] = {}
     for k in (1e3, 1e4, 1e5, 1e6, 1e8):
         found[f"cancelling neurons, {k:g}"] = partial(cancelling, k=k)

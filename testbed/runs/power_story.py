@@ -17,14 +17,12 @@ import psutil
 from muster.contracts import runs
 from muster.errors import RefusedError
 from muster.protocol.hashes import content_hash
+from orchestrator.uploads import AHEAD, MAX_ROOTS
 from testbed.power_cut import Power
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.runs.story import Story
 from testbed.waiting import wait_until
 
-ROOTS = 16
-AHEAD = 8
-"""Roots of an index, and indices, for which a node may upload before it commits (`orchestrator.uploads`)."""
 VALIDATORS = ("v1", "v2")
 DATABASE: Final = "orchestrator.db"
 STORAGE: Final = "storage"
@@ -61,7 +59,7 @@ class PowerStory(Story):
         )
         super().__init__(run_fixture, orchestrator)
         self._workers = workers
-        self._uploads = [(name, i, n) for i in range(AHEAD) for n in range(ROOTS) for name in uploaders]
+        self._uploads = [(name, i, n) for i in range(AHEAD) for n in range(MAX_ROOTS) for name in uploaders]
         self.acknowledged = Acknowledged()
         self._checked = 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from muster.verification.profiles import CPU_FP32
 from muster.verification.statistics import CLIP
 from muster.verification.step_checks import StepAnswer
 from testbed.adversaries.lab import AdversaryLab
-from testbed.hostile_steps import Maker, broken, hostile_steps, save_hostile
+from testbed.hostile_steps import broken, hostile_steps, save_hostile
 from testbed.suite.engine_types import Requests, UsingWeights
 from validator import model
 from validator.model import blamed_for, honest_sums, replay_rows
@@ -43,12 +42,6 @@ ACCUSED_WITHOUT = (
 """Steps on which honest rows would be accused if validators did not measure their spread."""
 
 
-def makers(model_dir: Path) -> dict[str, Maker]:
-    [token] = load_tokenizer(model_dir)("7", add_special_tokens=False)["input_ids"]
-    config = json.loads((model_dir / "config.json").read_text())
-    return dict(hostile_steps(model_dir, token, config["hidden_size"] // config["num_attention_heads"]))
-
-
 @pytest.mark.parametrize("name", ACCUSED_WITHOUT)
 def test_honest_rows_of_hostile_step_are_not_accused(
     name: str,
@@ -59,7 +52,7 @@ def test_honest_rows_of_hostile_step_are_not_accused(
     model_dir: Path,
     tmp_path: Path,
 ) -> None:
-    hostile = save_hostile(model_dir, tmp_path / "hostile", makers(model_dir)[name])
+    hostile = save_hostile(model_dir, tmp_path / "hostile", hostile_steps(model_dir)[name])
     requests = requests_for(ROWS, seed=6)
     with using_weights(hostile):
         rows = bare_rows(requests, engine.generate(requests))
@@ -134,7 +127,7 @@ def test_a_row_with_an_unstable_token_may_not_lie_elsewhere(
 ) -> None:
     """On a step whose machines differ in the contexts of one token, which a worker can write."""
     own = Replayer(model_dir, CPU_FP32, 1.0)
-    own.load_weights(save_hostile(model_dir, tmp_path / "hostile", makers(model_dir)["rare neurons, 1e+06"]))
+    own.load_weights(save_hostile(model_dir, tmp_path / "hostile", hostile_steps(model_dir)["rare neurons, 1e+06"]))
     [token] = load_tokenizer(model_dir)("7", add_special_tokens=False)["input_ids"]
     rows = [row for row in honest if len(row.completion_tokens) >= 8][:8]
     for row in rows:
@@ -176,7 +169,7 @@ async def test_a_worker_sits_out_steps_whose_honest_work_would_be_rejected(
     lab: AdversaryLab, honest: list[Rollout], model_dir: Path, tmp_path: Path
 ) -> None:
     asked, off = checker(lab, tmp_path / "worker"), checker(lab, tmp_path / "off", measure_steps=False)
-    hostile = save_hostile(model_dir, tmp_path / "hostile", makers(model_dir)["cancelling neurons, 1e+08"])
+    hostile = save_hostile(model_dir, tmp_path / "hostile", hostile_steps(model_dir)["cancelling neurons, 1e+08"])
     try:
         assert await asked.fault(3, model_dir, honest) == ""
         reason = await asked.fault(4, hostile, honest)
