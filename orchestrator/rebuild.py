@@ -109,7 +109,7 @@ async def rebuild(
 
 
 def _known(connection: Connection) -> Counter[str]:
-    """Return how much the database has of files in storage, by name: bytes of documents, with an end of line each."""
+    """Return the bytes that the database has of each file in storage, by name, with an end of line per document."""
     found = Counter[str]()
     for table in (uploads_table, PUBLIC.verdicts, HIDDEN.verdicts, PUBLIC.grades, HIDDEN.grades):
         for row in connection.execute(select(table)):

@@ -104,7 +104,7 @@ class Retention:
         self._follower, self._queries, self._database = follower, follower.queries, database
         self._unbonding, self._days = unbonding, days
         self._looked = 0
-        """The chain's hour in which it was last looked for what nothing names: each time all uploads are read."""
+        """The chain's hour of the last look for what nothing names, which reads all uploads."""
         self.summaries = ContentStore(storage_url, "summaries")
         self._stores = {kind: ContentStore(storage_url, kind) for kind in KINDS}
         self._shared: set[tuple[str, str]] = set()

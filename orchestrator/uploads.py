@@ -225,7 +225,7 @@ _EVIDENCE: Final = select(evidence.c.size).where(
 )
 _UNNAMED: Final = _ROLLOUTS.where(~IS_COMMITTED).union_all(_EVIDENCE).subquery()
 _UNNAMED_BYTES: Final = select(func.coalesce(func.sum(_UNNAMED.c.size), 0))
-"""Of a node: what it sent lately, of which the first index is that after its last commitment before an hour."""
+"""Bytes of a node that nothing names; rollouts from the index after its last commitment before an hour on."""
 
 
 def full(connection: Connection, address: str, key_bytes: float, now: int) -> RefusedError | None:

@@ -134,7 +134,7 @@ def replay_rows(replayer: Replayer, rollouts: Sequence[Rollout], *, blame: bool 
 
 
 def _clearest_first(found: tuple[int, Finding]) -> float:
-    """Sort the worst first."""
+    """Return the key by which the worst finding comes first."""
     finding = found[1]
     assert finding.measured is not None, "a replay check measures something"
     assert finding.threshold

@@ -374,7 +374,7 @@ class TxSender:
         return next((row for row in rows if row.nonce == sent.nonce and row.hashes[0] == sent.hashes[0]), sent)
 
     async def _look(self, sent: Sent) -> Mined | bool:
-        """Return what whichever form of it was mined became, else whether its nonce is used and no form is known."""
+        """Return the form of it that was mined; else whether its nonce is used and no server knows any form."""
         count, *answers = await self.web3.provider.batch(
             [
                 ("eth_getTransactionCount", [self.signer.address, "latest"]),

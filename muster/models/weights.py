@@ -45,15 +45,15 @@ def weights_in(folder: Path) -> dict[str, tuple[Path, Tensor]]:
             if (first := found.setdefault(tensor.name, (path, tensor))[0]) != path:
                 raise MalformedError(f"{folder}: {tensor.name[:200]} is both in {first.name} and in {path.name}")
     files = {name: path.name for name, (path, _) in found.items()}
-    if INDEX in shown and _said(folder / INDEX, "weight_map") != files:
+    if INDEX in shown and _json_value(folder / INDEX, "weight_map") != files:
         raise MalformedError(f"{folder / INDEX} does not say which tensors the files hold")
-    is_untied = _said(folder / "config.json", "tie_word_embeddings") is False
+    is_untied = _json_value(folder / "config.json", "tie_word_embeddings") is False
     if HEAD in found and not is_untied and not _equal(found[HEAD], found.get(EMBEDDING)):
         raise MalformedError(f"{folder} has another {HEAD} than {EMBEDDING}, and its config.json does not untie them")
     return found
 
 
-def _said(path: Path, key: str) -> object:
+def _json_value(path: Path, key: str) -> object:
     """Return the value of a key in a file of JSON; None where there is none, or the file cannot be read."""
     try:
         with path.open("rb") as file:

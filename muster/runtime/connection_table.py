@@ -31,7 +31,7 @@ HEADS_PER_ADDRESS: Final = 256
 HEAD_GRACE_SECONDS: Final = 5.0
 OWNED_CONNECTIONS: Final = 64
 REFUSED_CONNECTIONS: Final = 16
-"""Kept besides the budget until they have heard that there is no room, or how the service is."""
+"""Connections beyond the budget that stay open until they are answered."""
 
 MAX_CONNECTIONS: Final = 65_536
 """However many the descriptors allow: so many idle connections take about a gigabyte of memory."""

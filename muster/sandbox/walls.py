@@ -77,7 +77,7 @@ def set_limit(which: int, most: int) -> None:
 def check_room(size: int) -> None:
     """Map so many bytes and give them back. Raises UnreachableError where this process cannot have them.
 
-    What runs out of memory here may not elsewhere, so that it shows nothing.
+    A call that runs out of memory here may not elsewhere: its failure proves nothing.
     """
     try:
         mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
