@@ -72,7 +72,7 @@ def block_in(answer: Any, asked: Which) -> Block | None:
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise MalformedError(f"eth_getBlockByNumber: the answer is no block: {error!r}") from error
-    if block.transactions == NO_TRANSACTIONS and block.bloom > 0:
+    if block.transactions == 0 and block.bloom > 0:
         raise MalformedError(f"eth_getBlockByNumber: block {block.number} has logs, and no transactions of them")
     if asked not in ("latest", block.number):
         raise MalformedError(f"eth_getBlockByNumber: the answer is block {block.number}, and {asked} was asked for")

@@ -154,7 +154,7 @@ def load_model(path: str | Path, dtype: torch.dtype = torch.float32, matmul: Mat
         model = AutoModelForCausalLM.from_pretrained(
             str(path), dtype=dtype, attn_implementation="sdpa", use_safetensors=True, trust_remote_code=False
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise ConfigError(f"no model at {path}: {error}", hint="muster model init") from error
     model.generation_config = GenerationConfig()
     if dtype == torch.bfloat16 and matmul == "float32":

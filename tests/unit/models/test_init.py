@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
 from muster.models import init
-from muster.models.files import load_tokenizer, model_hash, parameter_count, tokenizer_hash, vocabulary_of
+from muster.models.files import (
+    INDEX,
+    WEIGHTS,
+    load_tokenizer,
+    model_hash,
+    parameter_count,
+    tokenizer_hash,
+    vocabulary_of,
+)
 from muster.models.greedy import Conversations, greedy_completions, greedy_score
 from muster.models.init import (
     ModelShape,
@@ -28,8 +36,10 @@ from muster.models.init import (
     save_model,
     warm_up,
 )
+from muster.models.weights import FINAL_NORM, weights_in
 from muster.protocol.prompts import prompt_tokens
 from muster.tasksets.taskset import TaskSet
+from testbed.samples.models import write_model
 from testbed.samples.task_sets import generated
 from testbed.samples.texts import byte_pair_tokenizer
 
@@ -288,3 +298,21 @@ def test_weights_are_counted_over_all_files_and_none_is_no_model(tmp_path: Path)
     for name in ("absent", "empty", "broken"):
         with pytest.raises(ConfigError, match="is no checkpoint folder"):
             parameter_count(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["an index without metadata", "metadata that are none", "another shape"])
+def test_weights_that_transformers_cannot_take_are_an_error_in_words(kind: str, tmp_path: Path) -> None:
+    """Another one would end a validator that is to judge work of such a step."""
+    folder = write_model(tmp_path / "model")
+    tensors = load_file(folder / WEIGHTS)
+    norm = {FINAL_NORM: tensors.pop(FINAL_NORM)[: 3 if kind == "another shape" else None].clone()}
+    (folder / WEIGHTS).unlink()
+    parts = {"model-00001-of-00002.safetensors": tensors, "model-00002-of-00002.safetensors": norm}
+    for name, part in parts.items():
+        save_file(part, folder / name)
+    index: dict[str, Any] = {"weight_map": {tensor: name for name, part in parts.items() for tensor in part}}
+    index |= {} if kind == "an index without metadata" else {"metadata": 5 if kind == "metadata that are none" else {}}
+    (folder / INDEX).write_text(json.dumps(index))
+    assert weights_in(folder)
+    with pytest.raises(ConfigError, match=f"no model at {folder}"):
+        load_model(folder)
