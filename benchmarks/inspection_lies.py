@@ -42,10 +42,10 @@ from testbed.adversaries.pipeline import KNOWN, LocalContext, Submission, inspec
 from testbed.hostile_steps import CHANNEL, Maker, Tensors, hostile_steps, loud, save_hostile
 from testbed.samples.packaged_model import packaged_model
 from testbed.samples.task_sets import generated
-from testbed.unrun_rows import LENGTHS, token_ids, unrun_rows
+from testbed.unrun_rows import LENGTHS, made_up, token_ids, unrun_rows
 from validator.model import DRAWS, DRAWS_AT_ONCE, blamed_for, replay_rows
 from validator.replay import Replayer
-from worker.engine import Generation, GenerationRequest
+from worker.engine import GenerationRequest
 from worker.rollouts import bare_rows
 
 BOTH = (CPU_FP32.name, BF16.name)
@@ -230,8 +230,10 @@ def measure_gains(profile: str, folder: Path, temperature: float = 1.0) -> dict[
     torch.set_num_threads(1)
     replayer, random = Replayer(folder, PROFILES[profile], temperature), Random(3)
     replayer.load_weights(folder)
-    tokens = [random.choices(range(replayer.vocabulary), k=RANDOM_TOKENS) for _ in range(RANDOM_ROWS)]
-    rows = [made_row(np.array(one, np.int32), random.getrandbits(63)) for one in tokens]
+    drawn = [random.choices(range(replayer.vocabulary), k=RANDOM_TOKENS) for _ in range(RANDOM_ROWS)]
+    tokens = [np.array(one, np.int32) for one in drawn]
+    requests = [GenerationRequest(one[:1], random.getrandbits(63), RANDOM_TOKENS - 1) for one in tokens]
+    rows = bare_rows(requests, [made_up(one[1:]) for one in tokens])  # the first stands for a prompt
     scale = logit_scale(folder)
     found = {"scale": scale, "per_nat": scale / math.log(replayer.vocabulary), "one": math.inf, "half": math.inf}
     norm = replayer.model.base_model.get_parameter("norm.weight")
@@ -249,15 +251,6 @@ def measure_gains(profile: str, folder: Path, temperature: float = 1.0) -> dict[
                 if passing[rejected].mean() > share:
                     found[name] = min(found[name], gain)
     return found
-
-
-def made_row(tokens: np.ndarray, seed: int) -> Rollout:
-    """Return a row of these tokens after the first one, which stands for its prompt."""
-    count = len(tokens) - 1
-    request = GenerationRequest(tokens[:1], seed, count)
-    return bare_rows([request], [Generation(tokens[1:], np.zeros(count), "length", bytes(8 * count), one_span(count))])[
-        0
-    ]
 
 
 def last_norm() -> list[report.Figure]:

@@ -32,9 +32,10 @@ def unrun_rows(prompt: np.ndarray, end: int, ids: Sequence[int], lengths: Sequen
     """Return a row for each token and length. Its proof is of states that are zero."""
     random, completions = Random(56), [[one] * length + [end] for one in ids for length in lengths]
     requests = [GenerationRequest(prompt, random.getrandbits(63), len(tokens)) for tokens in completions]
-    return bare_rows(requests, [_made_up(np.array(tokens, np.int32)) for tokens in completions])
+    return bare_rows(requests, [made_up(np.array(tokens, np.int32)) for tokens in completions])
 
 
-def _made_up(tokens: np.ndarray) -> Generation:
+def made_up(tokens: np.ndarray) -> Generation:
+    """Return what an engine would have generated, with a proof of states that are zero."""
     count = len(tokens)
     return Generation(tokens, np.full(count, LOGPROB, np.float32), "stop", bytes(8 * count), one_span(count))
