@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from muster.clients.storage import ContentStore
+from muster.errors import ConfigError
 from muster.protocol.hashes import content_hash
 from orchestrator.database import Database
 from orchestrator.statements import upsert
@@ -29,13 +30,21 @@ class StartMark:
     """The marks of one run."""
 
     def __init__(self, database: Database, storage_url: str, about: str) -> None:
-        """`about`: what the database belongs to. Storage may have files of several runs."""
+        """`about`: what the database belongs to, and storage too."""
         self._database = database
         self._store = ContentStore(storage_url, "marks")
         self._name = content_hash(about.encode())
 
     async def is_same(self) -> bool:
-        """Return whether the database has the mark of storage. Raises StorageError."""
+        """Return whether the database has the mark of storage.
+
+        Raises StorageError, and ConfigError for the storage of another run: each deletes what its own database does not
+        name, and a node of one could have a file of the other deleted.
+        """
+        if any([name != self._name async for name in self._store.names()]):
+            raise ConfigError(
+                f"{self._store.url} keeps the files of another run", hint="set orchestrator.storage_url to an own place"
+            )
         kept = await self._kept(_KEY)
         return bool(kept) and kept == await self._store.mark(self._name)
 

@@ -168,14 +168,16 @@ class ContentStore:
     async def mark(self, name: str) -> str:
         """Return what `set_mark` wrote last under a name; "" before it did."""
         try:
-            _, mark, _ = await self._answer(self._begin(f"{self.kind}/{name}"), f"cannot read {name}", may_lack=True)
+            _, mark, _ = await self._answer(
+                self._begin(f"{self.kind}/{name[2:]}"), f"cannot read {name}", may_lack=True
+            )
         except FileNotFoundError:
             return ""
         return mark.decode(errors="replace")
 
     async def set_mark(self, name: str, mark: str) -> None:
         """Write a few characters under a name, durably, in place of those before: all else here never changes."""
-        key = f"{self.kind}/{name}"
+        key = f"{self.kind}/{name[2:]}"
         await self._answer(obstore.put_async(self._store, key, mark.encode(), mode="overwrite"), f"cannot write {name}")
         await self._sync(key)
 

@@ -187,6 +187,16 @@ async def test_a_database_fills_after_another_one_was_used_with_its_storage(tmp_
         await database.close()
 
 
+async def test_storage_of_another_run_is_refused(tmp_path: Path) -> None:
+    """A node of one could send a file of the other, and have it deleted a day later."""
+    database = await Database.open(f"sqlite:///{tmp_path}/one.db", "a test")
+    other = StartMark(database, f"file:{tmp_path}", "another run")
+    await other.renew()
+    with pytest.raises(ConfigError, match="keeps the files of another run"):
+        await Process(database, tmp_path).leading().__aenter__()
+    await database.close()
+
+
 async def test_of_two_processes_the_last_to_stop_spares_the_next_a_fill(pair: Pair, tmp_path: Path) -> None:
     one, two = (Process(database, tmp_path) for database in pair)
     for first, last in ((one, two), (two, one)):
