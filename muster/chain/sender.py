@@ -222,17 +222,24 @@ class TxSender:
             self._seen = min(self._seen, count)
             self.warn(GasBalance(self.signer.address, self.chain_id, balance, price_of(fees)))
             fees = fees.times(factor) if factor > 1 else fees
-            if (cost := gas * fees.max_fee) <= self.dearest:
+            if not self._is_dear(call.label, cost := gas * fees.max_fee):
                 return count, balance, fees
-            most = f"{Ether(self.dearest)} (chain.dearest_transaction)"
             if time.monotonic() >= end:
                 raise ChainError(
-                    f"{call.label}: by its endpoint's prices it may cost {Ether(cost)}, more than {most}",
+                    f"{call.label}: by its endpoint's prices it may cost {Ether(cost)}, "
+                    f"more than {Ether(self.dearest)} (chain.dearest_transaction)",
                     hint="try when gas is cheaper, take another endpoint, or raise chain.dearest_transaction",
                 )
-            if self._warnings.count(("dear", call.label), time.monotonic()):
-                self._log.warning("waiting for cheaper gas", call=call.label, cost=str(Ether(cost)), most=most)
             await asyncio.sleep(self.poll)
+
+    def _is_dear(self, label: str, cost: int) -> bool:
+        """Return whether a cost is beyond `chain.dearest_transaction`, and say so from time to time."""
+        if cost <= self.dearest:
+            return False
+        if self._warnings.count(("dear", label), time.monotonic()):
+            most = f"{Ether(self.dearest)} (chain.dearest_transaction)"
+            self._log.warning("waiting for cheaper gas", call=label, cost=str(Ether(cost)), most=most)
+        return True
 
     def sign(self, call: TxRequest, nonce: int, gas: int, fees: Fees) -> Sent:
         transaction: dict[str, Any] = {
@@ -358,7 +365,7 @@ class TxSender:
         _, balance, market = await self._market()
         fees = Fees(max(sent.fees.max_fee * 9 // 8 + 1, market.max_fee), max(sent.fees.tip * 9 // 8 + 1, market.tip))
         cost = sent.gas * fees.max_fee
-        if cost > self.dearest or balance < cost + sent.call.value:
+        if self._is_dear(sent.call.label, cost) or balance < cost + sent.call.value:
             return sent
         signed = self.sign(sent.call, sent.nonce, sent.gas, fees)
         signed = replace(signed, hashes=(*sent.hashes, *signed.hashes))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from muster.chain import sender as sender_module
 from muster.chain.client import Chain
@@ -249,6 +250,25 @@ async def test_a_slow_transaction_is_replaced_by_itself_with_higher_fees(
         assert mined.hash not in first.hashes
         assert int(anvil.request("eth_getTransactionByHash", "0x" + mined.hash.hex())["nonce"], 16) == first.nonce
     assert balance(anvil, to) == 1
+
+
+async def test_no_raise_goes_beyond_the_bound_of_a_transaction(
+    start_anvil: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said instead tells why it takes long."""
+    monkeypatch.setattr(sender_module, "BUMPS", 119)
+    anvil = start_anvil(mining=False)
+    (signer,) = funded_on(anvil, 1)
+    async with opened(anvil, signer, tmp_path, timeout_seconds=120) as sender:
+        sending = asyncio.create_task(sender.send(payment(Signer.random())))
+        await until(pooled(anvil, 1))
+        (sent,) = sender.journal.pending()
+        sender.dearest = sent.gas * sent.fees.max_fee
+        with capture_logs() as lines:
+            await until(lambda: any(line["event"] == "waiting for cheaper gas" for line in lines))
+        assert sender.journal.pending() == [sent]
+        anvil.request("evm_mine")
+        assert (await sending).hash == sent.hashes[0]
 
 
 async def test_unmined_transaction_stays_in_journal_after_timeout(start_anvil: Start, tmp_path: Path) -> None:
