@@ -35,32 +35,32 @@ GUEST: Final = "muster.sandbox.guest"
 MODULES: Final = "muster/*.py"
 WEB: Final = "JS, CSS and HTML"
 BUDGET: Final[dict[str, int]] = {
-    "adversary": 137,
-    "benchmarks": 15_553,
-    MODULES: 207,
+    "adversary": 139,
+    "benchmarks": 16_266,
+    MODULES: 211,
     "muster/authoring": 6_526,
-    "muster/chain": 3_096,
-    "muster/clients": 2_305,
+    "muster/chain": 3_292,
+    "muster/clients": 2_328,
     "muster/console": 11_084,
     "muster/contracts": 298,
     "muster/environments": 2_717,
     "muster/grading": 356,
-    "muster/models": 1_336,
+    "muster/models": 1_467,
     "muster/proofs": 547,
     "muster/protocol": 4_071,
-    "muster/rollouts": 866,
-    "muster/runtime": 2_661,
-    "muster/sandbox": 2_313,
+    "muster/rollouts": 877,
+    "muster/runtime": 2_719,
+    "muster/sandbox": 2_358,
     "muster/settings": 787,
-    "muster/shardcast": 4_456,
+    "muster/shardcast": 4_459,
     "muster/swarm": 3_013,
     "muster/tasksets": 1_217,
-    "muster/verification": 3_256,
-    "orchestrator": 14_978,
-    "testbed": 13_415,
-    "trainer": 3_906,
+    "muster/verification": 3_287,
+    "orchestrator": 15_168,
+    "testbed": 13_986,
+    "trainer": 3_911,
     "validator": 4_726,
-    "worker": 2_758,
+    "worker": 2_784,
     WEB: 1_678,
     "settings": 117,
     "commands": 89,
@@ -70,7 +70,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 77_707, "benchmarks and testbed": 28_968}
+SUMS: Final = {"production": 78_342, "benchmarks and testbed": 30_252}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05
