@@ -26,7 +26,7 @@ ErrorKind = Literal[
     "cheap",  # the fees are too low
     "unfunded",  # the sender cannot pay
     "wide",  # a log query covers too many blocks or results
-    "busy",  # too many requests: the same one later is answered
+    "busy",  # too many requests, or a reorg at this moment: the same one later is answered
     "unclear",  # says nothing of the request: a transaction may be on its way
     "refused",  # anything else
 ]
@@ -42,7 +42,7 @@ _WORDINGS: Final[dict[ErrorKind, str]] = {
     "wide": r"\branges?\b|\bresults\b|response (size|(is )?too)|blocks? distance|many (blocks|logs)|\d blocks"
     r"|logs matched",
     "busy": r"rate.?(limit|exceed)|(count|quota) exceed|too many requests?\b|request (rate|limit|count)|compute units"
-    r"|capacity|\brps\b|per second|/sec|credits|throttl",
+    r"|capacity|\brps\b|per second|/sec|credits|throttl|block ?out ?of ?range",
     "unclear": r"internal (server )?error|try again|time-?d? ?out|deadline|unavailable|overload|gateway|no backend"
     r"|connection",
 }
@@ -186,8 +186,8 @@ class BoundedProvider:
             message = f"{mask(self.url)} answers HTTP {reply.status_code} and no JSON: is this a chain's endpoint?"
             raise MalformedError(message, hint="check chain.rpc_url") from error
         for item in parsed if isinstance(parsed, list) else [parsed]:
-            if isinstance(item, dict) and item.get("error") and RpcError("", item["error"]).kind == "busy":
-                raise self._try_again("the endpoint's rate limit is reached", wait)
+            if isinstance(item, dict) and item.get("error") and (error := RpcError("", item["error"])).kind == "busy":
+                raise self._try_again(f"the endpoint cannot answer now: {error.reason}", wait)
         return parsed
 
 

@@ -27,6 +27,7 @@ ANSWERS: list[tuple[str, int, str, ErrorKind]] = [
     ("Arbitrum", -32000, "logs matched by query exceeds limit of 10000", "wide"),
     # Too many requests
     ("Alchemy", 429, "Your app has exceeded its compute units per second capacity. If you have retries", "busy"),
+    ("Anvil", -32602, "BlockOutOfRangeError: block height is 230 but requested was 224", "busy"),
     ("Infura", -32005, "project ID request rate exceeded", "busy"),
     ("Infura", -32005, "daily request count exceeded, request rate limited", "busy"),
     ("Infura", -32005, "exceeded project rate limit", "busy"),
