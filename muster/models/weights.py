@@ -133,6 +133,5 @@ def read_head(model_dir: Path) -> torch.Tensor:
     found = dict(read_weights(model_dir, (HEAD, EMBEDDING)))
     if not found:
         raise MalformedError(f"no weights in {model_dir} are called {HEAD} or {EMBEDDING}")
-    return found[
-        HEAD if HEAD in found else EMBEDDING
-    ]  # `weights_in` takes no head that differs from what it is tied to
+    # Where a model has both, `weights_in` has seen that it unties them, or that they are equal.
+    return found[HEAD if HEAD in found else EMBEDDING]
