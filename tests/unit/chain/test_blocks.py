@@ -40,7 +40,7 @@ class Endpoint:
         self.deposits: set[int] = set()
         self.receipts = True
         self.receipts_of: int | None = None
-        """The block whose receipts a server gives for any other."""
+        """The block, without events, whose receipts a server gives for any other."""
         self.hides: Callable[[str, int], bool] = lambda method, number: False
         """Whether a server that lacks its index answers."""
         self.fork = ""
@@ -69,8 +69,10 @@ class Endpoint:
             return [] if self.hides(method, number) else logs
         if not self.receipts:
             raise UNKNOWN
-        about = {"blockHash": asked if self.receipts_of is None else hash_of(self.receipts_of, self.fork)}
-        return [*([] if self.hides(method, number) else [{**about, "logs": logs}]), {**about, "logs": []}]
+        if self.receipts_of is not None:
+            logs, asked = [], hash_of(self.receipts_of, self.fork)
+        receipts = [{"blockHash": asked, "logs": logs}, {"blockHash": asked, "logs": []}]
+        return receipts[self.hides(method, number) :]
 
     def block(self, number: int) -> dict[str, Any]:
         bits = bloom_of(bytes.fromhex(BOOK.registry[2:])) | bloom_of(Deposited.ABI.topic)
