@@ -121,13 +121,20 @@ class LocalChain:
         await self.web3.provider.batch([("anvil_setBalance", [address, hex(wei)]) for address in addresses])
 
     async def save(self, path: Path) -> None:
-        """Write the chain's state to the file that `anvil_command` resumes from. Raises UnreachableError."""
+        """Write the chain's state to the file that `anvil_command` resumes from. Raises UnreachableError.
+
+        Anvil writes blocks before accounts: of a block that is mined in between there would be the effects alone.
+        """
         body = {"jsonrpc": "2.0", "id": 1, "method": "anvil_dumpState", "params": []}
         try:
             # A state may be larger than what the provider takes from an endpoint.
-            async with httpx2.AsyncClient(
-                timeout=SAVE_SECONDS, trust_env=False, verify=tls_context(trust_env=False)
-            ) as client:
+            async with (
+                self._paused(),
+                httpx2.AsyncClient(
+                    timeout=SAVE_SECONDS, trust_env=False, verify=tls_context(trust_env=False)
+                ) as client,
+            ):
+                await self.mine()  # after the block that is being mined
                 answer = await client.post(self.web3.provider.url, json=body)
         except httpx2.TransportError as error:
             raise UnreachableError(f"the chain's state cannot be saved: {error}") from error
