@@ -39,13 +39,13 @@ BUDGET: Final[dict[str, int]] = {
     "benchmarks": 16_266,
     MODULES: 211,
     "muster/authoring": 6_526,
-    "muster/chain": 3_292,
+    "muster/chain": 3_299,
     "muster/clients": 2_328,
     "muster/console": 11_084,
     "muster/contracts": 298,
     "muster/environments": 2_717,
     "muster/grading": 356,
-    "muster/models": 1_467,
+    "muster/models": 1_466,
     "muster/proofs": 547,
     "muster/protocol": 4_071,
     "muster/rollouts": 877,
@@ -70,7 +70,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 78_342, "benchmarks and testbed": 30_252}
+SUMS: Final = {"production": 78_348, "benchmarks and testbed": 30_252}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05
