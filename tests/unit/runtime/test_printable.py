@@ -23,5 +23,34 @@ def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(shown) == shown
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "می\u200cروم",
+        "क्\u200dष",
+        "東京\u3000大阪",
+        "👨\u200d👩\u200d👧 🧑🏽\u200d⚕️ 🏳️\u200d🌈 🙂\u200d↔️",
+        "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+    ],
+)
+def test_what_scripts_and_emoji_need_stays(text: str) -> None:
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("pay\u200dpal", "pay\\u200dpal"),
+        ("\u200cم\u200c", "\\u200cم\\u200c"),
+        ("a\u200cم", "a\\u200cم"),
+        ("م\u200d👧", "م\\u200d👧"),
+        ("👩\u200d\u200d👧", "👩\\u200d\\u200d👧"),
+        ("🏴" + "\U000e0061" * 9, "🏴" + "\U000e0061" * 7 + "\\U000e0061" * 2),
+    ],
+)
+def test_joiners_and_tags_elsewhere_are_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
 def test_some_letters_may_stay() -> None:
     assert printable("a\nb\r", kept="\n") == "a\nb\\r"
