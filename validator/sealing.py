@@ -12,6 +12,7 @@ accepted and of what was rejected have salts, which stay in the journal: they op
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -25,6 +26,7 @@ from muster.protocol.seals import closes_at, oldest_open
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.loop import AGAIN, IDLE, Next
+from muster.runtime.retries import Repeats
 from muster.verification.rules import CommittedWork
 from validator.journal import ValidatorJournal
 from validator.trap_journal import seal_hour
@@ -73,7 +75,7 @@ class HourSealer:
         """The last hour that was skipped. What was sealed the chain says: a reorg may take a seal back."""
         self._window: int | None = None
         """Hours after its end in which an hour can be sealed."""
-        self._logged: object = None
+        self._repeats = Repeats(HOUR_SECONDS)
 
     async def poll(self, head: Block) -> Next:
         """Seal the next hour if it is time. `head`: a block up to which the journal has every event."""
@@ -88,7 +90,7 @@ class HourSealer:
         traps, closes = self._terms.has_traps, closes_at(hour)
         hurries = traps and head.timestamp >= closes - CLOSING_SECONDS
         if (unjudged := self._journal.unjudged(hour)) and not hurries:
-            self._log_once("waiting", hour=hour, reason=f"{unjudged} commitments of this hour are not judged yet")
+            self._log_once("waiting", hour, f"{unjudged} commitments of this hour are not judged yet")
             return IDLE
         accepted = self._journal.vouched(hour)
         steps = {c.step for c in accepted}
@@ -123,7 +125,7 @@ class HourSealer:
             return self._skip(hour, str(error))
         if error.name == "SealNotRising" and await self._last_sealed() >= hour:  # an earlier process did
             return AGAIN
-        self._log_once("cannot seal yet", hour=hour, error=str(error))
+        self._log_once("cannot seal yet", hour, str(error))
         return IDLE
 
     async def _last_sealed(self) -> int:
@@ -135,8 +137,6 @@ class HourSealer:
         self._skipped = hour
         return AGAIN
 
-    def _log_once(self, event: str, **values: object) -> None:
-        """Log what has changed since the last call."""
-        if (event, values) != self._logged:
-            self._logged = (event, values)
-            log.info(event, **values)
+    def _log_once(self, event: str, hour: int, reason: str) -> None:
+        if self._repeats.count((f"{event} {hour}", reason), time.monotonic()):
+            log.info(event, hour=hour, reason=reason)

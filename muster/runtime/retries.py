@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -28,6 +29,9 @@ SAY_AGAIN_SECONDS: Final = 60.0
 
 MAX_REMEMBERED: Final = 64
 """Keys that are remembered; the oldest is forgotten first."""
+
+_VARYING: Final = re.compile(r"0[xX][0-9a-fA-F]+|\b[0-9a-f]{16,}\b|[0-9]+")
+"""Hashes and numbers."""
 
 T = TypeVar("T")
 
@@ -75,7 +79,10 @@ def retry_after(value: str) -> float | None:
 
 
 class Repeats:
-    """Counts repeated events by key, and says when one is due for another log line."""
+    """Counts repeated events by key, and says when one is due for another log line.
+
+    The second part of a key is a reason: another number or hash in it makes no other event.
+    """
 
     def __init__(self, seconds: float = SAY_AGAIN_SECONDS) -> None:
         self._seconds = seconds
@@ -83,6 +90,7 @@ class Repeats:
 
     def count(self, key: tuple[str, str], now: float) -> int | None:
         """Return how often this happened since it was last logged, this time included; None when it is not due yet."""
+        key = key[0], _VARYING.sub("#", key[1])
         said_at, quiet = self._said.get(key, (None, 0))
         if said_at is not None and now - said_at < self._seconds:
             self._said[key] = said_at, quiet + 1

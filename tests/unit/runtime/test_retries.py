@@ -28,9 +28,18 @@ def test_the_same_trouble_is_said_once_a_minute_and_counted() -> None:
 def test_memory_of_repeats_is_bounded() -> None:
     repeats = Repeats(60)
     for number in range(MAX_REMEMBERED + 1):
-        repeats.count(("chain", str(number)), 0)
-    assert repeats.count(("chain", "0"), 1) == 1, "the oldest was forgotten"
-    assert repeats.count(("chain", str(MAX_REMEMBERED)), 1) is None
+        repeats.count((str(number), "gone"), 0)
+    assert repeats.count(("0", "gone"), 1) == 1, "the oldest was forgotten"
+    assert repeats.count((str(MAX_REMEMBERED), "gone"), 1) is None
+
+
+def test_another_number_or_hash_in_a_reason_is_no_news() -> None:
+    repeats = Repeats(60)
+    reasons = [
+        f"block {n} is unknown; the head is 0x{n:064x}, its parent {n:064x}, {n / 7:.2f} s old" for n in range(300)
+    ]
+    assert [repeats.count(("chain", reason), 1) for reason in reasons] == [1] + [None] * 299
+    assert repeats.count(("chain", "block 7 is known"), 1) == 1
 
 
 @pytest.mark.usefixtures("kept_logging")
