@@ -27,7 +27,7 @@ from muster.errors import MalformedError, MismatchError, RefusedError, StorageEr
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import SignedRequest
-from muster.protocol.requests import host_of, verify_request
+from muster.protocol.requests import host_as_sent, host_of, verify_request
 from muster.runtime.connection_table import Owner
 from muster.runtime.failpoints import failpoint
 from orchestrator import problems
@@ -89,7 +89,7 @@ class Gate:
         self, where: Domain, url: str, hosts: list[str], *, database: Database, queries: Queries, follower: Follower
     ) -> None:
         self._where = where
-        self._hosts = [host_of(url), *(host.lower() for host in hosts)]
+        self._hosts = [host_of(url), *(host_of(f"//{host}") for host in hosts)]
         self._read_member = database.together(members_of, writes=False)
         self._queries = queries
         self._follower = follower
@@ -157,13 +157,20 @@ class Gate:
             await self._follower.next_poll()  # it may have joined a moment ago
             member = await self._member(address)
             if member is None:
-                raise problems.not_a_member(address, self._queries.run)
+                raise await self._not_a_member(request, address, now)
         seen = await self._nonces.remember(address, signed.nonce, signed.expiry, now)
         if seen == "replayed":
             raise problems.replayed(f"a request of {address} with nonce {signed.nonce} was answered before")
         if seen == "flooded":
             raise problems.try_later(f"{address} has sent too many requests in the last minute")
         return Caller(address, signed, member, is_trainer)
+
+    async def _not_a_member(self, request: Request, address: str, now: float) -> RefusedError:
+        """Return what to say to a stranger, who may be a member that signed for another name of this host."""
+        named = host_as_sent(request.headers.get("host", ""))
+        if named not in self._hosts and await self._member(self._recover(request, now, named)[0]) is not None:
+            return problems.signed_for_another(named, self._hosts[0])
+        return problems.not_a_member(address, self._queries.run)
 
     async def _member(self, address: str) -> NodeRecord | None:
         """Return what the chain says about an address, read again after a poll of the chain."""
@@ -187,9 +194,9 @@ class Gate:
             raise state["signed"]
         return state["signed"]
 
-    def _recover(self, request: Request, now: float) -> tuple[str, SignedRequest]:
-        named = request.headers.get("host", "").lower()
-        host = named if named in self._hosts else self._hosts[0]
+    def _recover(self, request: Request, now: float, host: str = "") -> tuple[str, SignedRequest]:
+        named = host_as_sent(request.headers.get("host", ""))
+        host = host or (named if named in self._hosts else self._hosts[0])
         raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
         try:
             return verify_request(

@@ -63,6 +63,13 @@ def not_a_member(address: str, run: int) -> RefusedError:
     )
 
 
+def signed_for_another(named: str, ours: str) -> RefusedError:
+    return _stranger(
+        f"the request was signed for {named}, and this orchestrator is {ours}",
+        f"its operator adds {named} to orchestrator.hosts, or you set orchestrator.url to https://{ours}",
+    )
+
+
 def another_run(run: int, ours: int) -> RefusedError:
     return _other_run(f"this orchestrator serves run {ours}, not {run}")
 

@@ -27,13 +27,32 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def host_of(url: str) -> str:
-    """Return the host a request to `url` is signed for: lower case, with the port unless it is the scheme's own."""
+    """Return the host a request to `url` is signed for: lower case, with the port unless it is the scheme's own.
+
+    A name with letters beyond ASCII is in the form that DNS has (IDNA 2008), and none ends with a dot. Raises
+    MalformedError for what is no name.
+    """
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
+    host = (host if host.isascii() else _in_dns(url)).removesuffix(".")
     if ":" in host:
         host = f"[{host}]"
     port = parts.port
     return host if port is None or port == _DEFAULT_PORTS.get(parts.scheme) else f"{host}:{port}"
+
+
+def _in_dns(url: str) -> str:
+    from httpx2 import URL, InvalidURL  # few need it
+
+    try:
+        return URL(url).raw_host.decode("ascii")
+    except InvalidURL as error:
+        raise MalformedError(f"{url[:200]!r} has no host name: {error}") from None
+
+
+def host_as_sent(header: str) -> str:
+    """Return the host that a Host header names, as `host_of` has it."""
+    return header.lower().replace(".:", ":").removesuffix(".")
 
 
 def sign_request(

@@ -126,6 +126,14 @@ class OrchestratorSettings(Section):
             ip_network(network)  # raises ValueError
         return value
 
+    @field_validator("url")
+    @classmethod
+    def _is_the_top_of_a_host(cls, value: str) -> str:
+        """Refuse a path: requests are signed with theirs, and a proxy that takes a prefix off changes it."""
+        if urlsplit(value).path not in ("", "/") or "?" in value:
+            raise ValueError("it must be a host's own URL without a path, such as https://muster.example.org")
+        return value
+
 
 class WorkerSettings(Section):
     state_dir: Path = Path(".muster/worker")

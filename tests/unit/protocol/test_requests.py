@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from muster.protocol.requests import (
     HEADER_EXPIRY,
     HEADER_NONCE,
     HEADER_SIGNATURE,
+    host_as_sent,
     host_of,
     sign_request,
     verify_request,
@@ -119,10 +121,20 @@ def test_hostile_headers_never_crash(name, value):
         ("http://127.0.0.1:8600/", "127.0.0.1:8600"),
         ("http://[::1]:8600/", "[::1]:8600"),
         ("http://user:pass@example.org/", "example.org"),
+        ("https://example.org./", "example.org"),
+        ("https://MÜNCHEN.example:8600", "xn--mnchen-3ya.example:8600"),
+        ("https://xn--mnchen-3ya.example.:8600/", "xn--mnchen-3ya.example:8600"),
+        ("https://straße.de/", "xn--strae-oqa.de"),
     ],
 )
-def test_hosts(url, host):
+def test_a_host_has_one_form(url, host):
     assert host_of(url) == host
+    assert host_as_sent(httpx2.Request("GET", url).headers["host"]) == host
+
+
+def test_what_is_no_host_name_is_refused():
+    with pytest.raises(MalformedError, match="has no host name"):
+        host_of("https://a\u2260b..example/")
 
 
 def test_a_thousand_requests_a_minute_cost_little():

@@ -36,6 +36,12 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("url", ["https://example.org/muster", "https://example.org/?run=1", "https://example.org//"])
+def test_an_orchestrator_stands_at_the_top_of_a_host(url: str) -> None:
+    with pytest.raises(ConfigError, match="without a path"):
+        load_settings(None, {"orchestrator.url": url})
+
+
 def test_defaults_need_no_file() -> None:
     assert load_settings() == Settings()
 
