@@ -1,4 +1,4 @@
-"""Finds the answer in a completion: what follows the thinking, the last box, number, code block or letter.
+"""Finds the answer in a completion: what follows the thinking, the last box, number or code block.
 
 Every function is one pass over the text without regular expressions, returns None where there is nothing to find, and
 is total: any text that Python can hold is allowed, lone surrogates included. Every answer has a bounded length. Letters
@@ -15,7 +15,7 @@ THINK_END: Final = "</think>"
 """What ends the thinking. The prompt opens it, so a completion is `thinking</think>answer`."""
 
 MAX_ANSWER_CHARS: Final = 256
-"""Of an exact answer, a number, a letter. Changing this changes rewards."""
+"""Of an exact answer, a number. Changing this changes rewards."""
 MAX_BOX_CHARS: Final = 4096
 """Of a boxed answer. Changing this changes rewards."""
 MAX_TEXT_CHARS: Final = 1 << 18
@@ -28,8 +28,6 @@ _PYTHON: Final = ("python", "python3", "py")
 _DIGITS: Final = "0123456789"
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ALPHANUMERIC: Final = frozenset(_DIGITS + _LETTERS + _LETTERS.lower())
-_WORD: Final = _ALPHANUMERIC | {"_"}
-_SMALL: Final = frozenset(_LETTERS.lower())
 
 
 def after_thinking(completion: str, thinking: Thinking) -> str | None:
@@ -215,74 +213,4 @@ def last_code_block(text: str) -> str | None:
                 language = line[3:].strip().lower()
                 opened, kind = end + 1, 2 if language in _PYTHON else 1 if not language else 0
         position = end + 1
-    return found
-
-
-def last_letter(text: str, choices: int) -> str | None:
-    """Return the capital letter that an answer names, one of the first `choices` of the alphabet.
-
-    One in a box is taken first, then one that the text says to be the answer, then one that the text begins with. Else
-    it is the last that stands alone and is no article. None where the answer names a second letter by its side.
-    """
-    letters = _LETTERS[:choices]
-    box = last_box(text)
-    if box is not None and box.strip("().") in tuple(letters):
-        return box.strip("().")
-    alone = _letters_alone(text, letters)
-    found = [place for place in alone if not _is_denied(text, place)] or alone
-    if not found:
-        return None
-    says = max(text.rfind(word) for word in _SAYS)
-    named = next((n for n, place in enumerate(found) if place > says), None)
-    if says >= 0 and named is not None and not any(mark in text[says : found[named]] for mark in ".!?\n"):
-        chosen = named
-    elif not text[: found[0]].strip(_MARKS) and _heads_a_line(text, found[0]):
-        heads = sum(_heads_a_line(text, place) for place in found)
-        chosen = 0 if heads == 1 else len(found) - 1
-    else:
-        chosen = len(found) - 1
-    for other in (chosen - 1, chosen + 1):
-        if 0 <= other < len(found) and text[found[other]] != text[found[chosen]]:
-            first, second = sorted((found[other], found[chosen]))
-            if second - first < 16 and text[first + 1 : second].strip(f"{_MARKS},") in _BESIDE:
-                return None
-    return text[found[chosen]]
-
-
-_SAYS: Final = ("answer", "Answer", "ANSWER")
-_MARKS: Final = " ()*_:'\"`$"
-_BESIDE: Final = ("or", "and", "/", "&", "and/or")
-"""What stands between two letters of which an answer names both."""
-
-
-def _is_denied(text: str, place: int) -> bool:
-    after = text[place + 1 : place + 24].lstrip(_MARKS)
-    return text[max(0, place - 8) : place].rstrip(_MARKS).endswith("not") or after.startswith(_DENIED)
-
-
-_DENIED: Final = ("is wrong", "is not ", "is incorrect", "is false", "isn't ", "cannot be", "can't be")
-
-
-def _heads_a_line(text: str, place: int) -> bool:
-    """Return whether a letter is the first of its line, and a mark or the line's end follows it."""
-    line = text[max(0, place - 8) : place].rpartition("\n")[2]
-    return not line.strip(_MARKS) and text[place + 1 : place + 2] in (*",.:;)*\n", "")
-
-
-def _letters_alone(text: str, letters: str) -> list[int]:
-    """Return where one of these letters stands alone: neither a letter, a digit nor an underscore is next to it.
-
-    Nor is an apostrophe after it, nor a word in small letters after an A or I, but for a few.
-    """
-    found = []
-    for position, character in enumerate(text):
-        if character in letters:
-            before = text[position - 1] if position else " "
-            after = text[position + 1] if position + 1 < len(text) else " "
-            if before in _WORD or after in _WORD or after in "'\u2019":
-                continue
-            beside = text[position + 1 : position + 6]
-            article = character in "AI" and beside[:1] == " " and beside[1:2] in _SMALL
-            if not article or beside.startswith((" or ", " and ", " is ", " beca", " sinc")):
-                found.append(position)
     return found

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from muster.constants import MICRO
-from muster.environments.answers import after_thinking, completion_of, last_box, last_letter
+from muster.environments.answers import after_thinking, completion_of, last_box
 from muster.environments.base import ScorerCall
+from muster.environments.letters import LETTERS, last_letter, letter_in
 from muster.environments.manifest import Score
 from muster.environments.options import THINKING, OneOf, Option, OptionsEnvironment, failed, only, text_of
 from muster.environments.task import Task
 from muster.errors import MalformedError
 
-LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
 
 class MultipleChoice(OptionsEnvironment):
     r"""Questions with lettered answers. Reference: `{"answer": "B", "choices": 4}`.
 
-    Option `answer`: "letter" takes the last letter that stands alone, one in a box first; "exact" wants nothing but
-    the letter; "boxed" wants it in `\boxed{}`.
+    Option `answer`: "letter" takes the letter that the answer names (`letters.py`), one in a box first; "exact" wants
+    nothing but the letter; "boxed" wants it in `\boxed{}`, also as `(B)`, `B.` or `\text{B}`.
     """
 
     NAME: ClassVar[str] = "choice"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     OPTIONS: ClassVar[Mapping[str, Option]] = {"answer": OneOf(("letter", "exact", "boxed")), "thinking": THINKING}
 
     def check(self, task: Task) -> None:
@@ -44,7 +43,7 @@ class MultipleChoice(OptionsEnvironment):
         if self._answer == "letter":
             letter = last_letter(text, task.reference["choices"])
         else:
-            letter = last_box(text) if self._answer == "boxed" else text.strip(" \n")
+            letter = letter_in(last_box(text) or "") if self._answer == "boxed" else text.strip(" \n")
         if not letter:
             return failed("no letter")
         return Score((MICRO,)) if letter == task.reference["answer"] else failed("another letter")

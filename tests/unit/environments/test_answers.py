@@ -14,9 +14,9 @@ from muster.environments.answers import (
     exact_answer,
     last_box,
     last_code_block,
-    last_letter,
     last_number,
 )
+from muster.environments.letters import last_letter
 from testbed.suite.cpu_time import cpu_at_most
 
 HOSTILE = {
