@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from coincurve import PrivateKey, PublicKey
 from eth_typing import ChecksumAddress
+from eth_utils.address import is_address, to_checksum_address
 
 from muster.constants import CHAIN_ANVIL
 from muster.errors import ConfigError, UsageError
@@ -37,6 +38,11 @@ MIN_PASSWORD_LENGTH: Final = 8
 
 PASSWORD_BYTES: Final = 24
 """Of chance in a password that is made up."""
+
+KEY_BYTES: Final = 32
+MAX_SCRYPT_COST: Final = 1 << 23
+"""n × r × p of a keystore: four times the usual cost, some seconds and 1 GiB."""
+MAX_PBKDF2_ROUNDS: Final = 10_000_000
 
 WRONG_PASSWORD: Final = "MAC mismatch"
 """In what eth-account raises."""
@@ -158,20 +164,80 @@ def ensure_keystore(path: Path, password_file: Path, *, iterations: int | None =
 
 
 def load_keystore(path: Path, password: str) -> Signer:
-    """Decrypt a keystore v3 file. Raises ConfigError when it is none or the password is wrong."""
+    """Decrypt a keystore v3 file.
+
+    Raises ConfigError when it is none, when the password is wrong, when its key derivation costs too much, and when
+    the key has another address than the file names: money would go to that one.
+    """
+    document = _document(path)
+    _check_cost(path, document)
     try:
-        key = _decrypted(json.loads(read_small(path)), password)
-    except FileNotFoundError as error:
-        raise no_keystore(path) from error
-    except OSError as error:
-        raise ConfigError(f"the keystore {path} cannot be read: {error.strerror}") from error
+        key = _decrypted(document, password)
     except (ValueError, KeyError, TypeError, NotImplementedError) as error:
         if WRONG_PASSWORD in str(error):
             raise ConfigError(
                 f"wrong password for {path}", hint="check keys.password_file, or --password-file"
             ) from None
-        raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from None
-    return Signer.from_key(key)
+        raise _not_a_keystore(path) from None
+    signer = Signer.from_key(key.rjust(KEY_BYTES, b"\0"))  # some programs leave out leading zeros, and the MAC fits
+    if (named := named_address(path)) not in (None, signer.address):
+        hint = f"restore it from a backup; if it is {signer.address} that you mean, correct the address in the file"
+        raise ConfigError(f"{path} names {named}, and has the key of {signer.address}", hint=hint)
+    return signer
+
+
+def read_address(path: Path) -> str:
+    """Return the address that a keystore names, without decrypting it. Raises ConfigError where it names none."""
+    if (address := named_address(path)) is None:
+        hint = f'add "address": "0x…" to it, as `cast wallet address --keystore {path}` prints it'
+        raise ConfigError(f"{path} does not name its address", hint=hint)
+    return address
+
+
+def named_address(path: Path) -> str | None:
+    """Return the address that a keystore names, or None. Raises ConfigError for what is no keystore."""
+    named = _document(path).get("address")
+    if named in (None, ""):
+        return None
+    if not isinstance(named, str) or not is_address(full := f"0x{named.removeprefix('0x')}"):
+        raise _not_a_keystore(path)
+    return to_checksum_address(full)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(read_small(path))
+    except FileNotFoundError as error:
+        raise no_keystore(path) from error
+    except OSError as error:
+        raise ConfigError(f"the keystore {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError):
+        raise _not_a_keystore(path) from None
+    if not isinstance(document, dict) or not document.keys() & {"crypto", "Crypto"}:
+        raise _not_a_keystore(path)
+    return document
+
+
+def _not_a_keystore(path: Path) -> ConfigError:
+    return ConfigError(f"{path} is not a keystore v3 file", hint="name another file; muster wallet new makes one")
+
+
+def _check_cost(path: Path, document: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a key derivation takes far more time or memory than any wallet asks for."""
+    try:
+        crypto = next(value for name, value in document.items() if name.lower() == "crypto")
+        costs = {name.lower(): value for name, value in crypto["kdfparams"].items()}
+        cost, most = (
+            (costs["n"] * costs["r"] * costs["p"], MAX_SCRYPT_COST)
+            if crypto["kdf"] == "scrypt"
+            else (costs["c"], MAX_PBKDF2_ROUNDS)
+        )
+        if 0 < int(cost) <= most:
+            return
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise _not_a_keystore(path) from None
+    hint = "export the key anew with the program that made it, at its usual cost"
+    raise ConfigError(f"the key derivation of {path} costs {cost}, more than {most}", hint=hint)
 
 
 def canonical(password: str) -> str:
@@ -219,7 +285,7 @@ def load_raw_key(path: Path, chain_id: int) -> Signer:
 def read_password(path: Path | None, prompt: str) -> str:
     """Return the password from a file, or ask for it on the terminal. Raises ConfigError when there is neither."""
     if path is not None:
-        return read_secret(path)
+        return read_secret(path, may_be_empty=True)
     if not sys.stdin.isatty():
         raise ConfigError(
             "the keystore needs a password and there is no terminal",

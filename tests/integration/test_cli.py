@@ -102,6 +102,19 @@ def test_wallets_are_made_once_with_mode_0600(machine: Machine) -> None:
     assert "is not overwritten" in again["error"]
 
 
+def test_a_keystore_without_address_hides_no_other_wallet(machine: Machine) -> None:
+    made = machine.json("wallet", "new", "one", "--password-file", machine.password)
+    keys = machine.home / ".muster" / "keys"
+    document = json.loads((keys / "one.json").read_text())
+    del document["address"]
+    (keys / "two.json").write_text(json.dumps(document))
+    (keys / "three.json").write_text("[]")
+    rows = {row["wallet"]: row["address"] for row in machine.json("wallet", "show")}
+    assert (rows["one"], rows["two"], rows["three"]) == (made["address"], "unknown", "unknown")
+    assert machine.json("wallet", "show", "two")["address"] == "unknown"
+    assert "is not a keystore" in machine.json("wallet", "show", "three", status=78)["error"]
+
+
 def test_an_imported_key_is_the_same_key_and_stays_out_of_sight(machine: Machine) -> None:
     key = os.urandom(32)
     words = ("wallet", "import", machine.folder / "imported.json", "--password-file", machine.password)

@@ -20,8 +20,7 @@ from typing import Any, Final
 import pytest
 
 from muster.chain.client import Chain
-from muster.chain.keys import create_keystore
-from muster.console.money.wallet import read_address
+from muster.chain.keys import create_keystore, read_address
 from muster.console.run_init.steps import GAS
 from muster.constants import CHAIN_BASE_SEPOLIA, TOKEN
 from muster.contracts import run_terms, runs, token

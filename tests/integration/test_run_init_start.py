@@ -12,7 +12,7 @@ import pytest
 from eth_utils.address import to_checksum_address
 
 from muster.chain.client import Chain
-from muster.console.money.wallet import read_address
+from muster.chain.keys import read_address
 from muster.contracts import runs
 from muster.errors import ChainError
 from muster.settings.sources import load_settings

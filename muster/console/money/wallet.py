@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,7 +16,7 @@ from muster.chain.keys import (
     ask_secret,
     create_keystore,
     import_keystore,
-    no_keystore,
+    named_address,
     read_password,
     read_secret,
     refuse_existing,
@@ -34,6 +33,9 @@ app = typer.Typer()
 
 OPERATOR: Final = "operator"
 """Name of the operator's wallet that muster up finds or makes where none is named."""
+
+UNKNOWN: Final = "unknown"
+"""The address of a wallet whose file does not name it."""
 
 PASSWORD_ATTEMPTS: Final = 3
 """How often a new password is asked for where its repetition differs."""
@@ -72,7 +74,10 @@ async def show(
 ) -> None:
     """Show addresses and what they hold. Needs no password."""
     paths = [wallet_path(wallet)] if wallet else sorted(wallet_folder().glob("*.json"))
-    rows = [{"wallet": path.stem, "address": read_address(path), "keystore": str(path)} for path in paths]
+    rows = [
+        {"wallet": path.stem, "address": _shown_address(path, alone=bool(wallet)), "keystore": str(path)}
+        for path in paths
+    ]
     if rows:
         try:
             rows = await _with_balances(session, rows)
@@ -157,31 +162,30 @@ async def withdraw(
 
 async def _with_balances(session: Session, rows: list[dict]) -> list[dict]:
     async with session.chain() as chain:
-        for row in rows:
+        for row in (row for row in rows if row["address"] != UNKNOWN):
             row["gas"] = Ether(await chain.eth_balance(row["address"]))
             row["tokens"] = Tokens(await chain.call(token.balance_of(row["address"])))
             row["free_stake"] = Tokens(await chain.call(registry.free_balance(row["address"])))
     return rows
 
 
-def read_address(path: Path) -> str:
-    """Return the address that a keystore file names, without decrypting it."""
+def _shown_address(path: Path, *, alone: bool) -> str:
+    """Return the address that a keystore names, or UNKNOWN. Raises ConfigError for another file that is shown alone."""
     try:
-        return to_checksum_address("0x" + json.loads(path.read_text())["address"].removeprefix("0x"))
-    except FileNotFoundError as error:
-        raise no_keystore(path) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from error
+        return named_address(path) or UNKNOWN
+    except ConfigError:
+        if alone:
+            raise
+        return UNKNOWN
 
 
 async def address_of(session: Session, node: str | None) -> str:
-    """Return a node's address, without asking for a password."""
+    """Return a node's address; its password is needed only where its keystore does not name it."""
     if node is not None and is_address(node):
         return to_checksum_address(node)
     keys = session.settings.keys if node is None else wallet_keys(node)
-    if keys.keystore is not None:
-        return await asyncio.to_thread(read_address, keys.keystore)
-    return (await session.signer(node)).address
+    named = None if keys.keystore is None else await asyncio.to_thread(named_address, keys.keystore)
+    return (await session.signer(node)).address if named is None else named
 
 
 def new_password(password_file: Path | None) -> str:

@@ -12,9 +12,10 @@ import typer
 from eth_utils.address import is_address, to_checksum_address
 
 from muster.chain.client import Chain
+from muster.chain.keys import read_address
 from muster.clients.orchestrator import OrchestratorClient
 from muster.console.command import command
-from muster.console.money.wallet import OPERATOR, address_of, read_address
+from muster.console.money.wallet import OPERATOR, address_of
 from muster.console.node import nodes
 from muster.console.node.status import read_node, read_registered
 from muster.console.session import Options, Session, as_table, nodes_folder, wallet_path

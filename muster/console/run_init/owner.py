@@ -10,8 +10,7 @@ from eth_utils.address import to_checksum_address
 
 from muster.chain.client import Chain
 from muster.chain.connection import connected
-from muster.chain.keys import Signer, ensure_keystore, load_signer
-from muster.console.money.wallet import read_address
+from muster.chain.keys import Signer, ensure_keystore, load_signer, read_address
 from muster.console.run_init.choices import RunChoices
 from muster.console.run_init.design import OwnerKeys, RunDesign
 from muster.console.run_init.folder import OWNER, STORAGE, TRAINER, RunFolder

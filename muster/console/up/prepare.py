@@ -23,10 +23,11 @@ from muster.chain.keys import (
     ensure_keystore,
     load_keystore,
     load_raw_key,
+    read_address,
     read_password,
 )
 from muster.clients.gas_watch import read_gas
-from muster.console.money.wallet import OPERATOR, address_of, new_password, read_address
+from muster.console.money.wallet import OPERATOR, address_of, new_password
 from muster.console.node.engine_check import check_engine
 from muster.console.node.machine_checks import check_machine, report
 from muster.console.session import Session, wallet_folder, wallet_keys, wallet_path

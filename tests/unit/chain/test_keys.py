@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import pickle
@@ -11,11 +12,13 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from eth_account import Account
 from eth_account.messages import encode_typed_data
+from eth_keyfile import create_keyfile_json
 
 from muster.chain.keys import (
     Signer,
@@ -25,11 +28,14 @@ from muster.chain.keys import (
     load_keystore,
     load_raw_key,
     load_signer,
+    named_address,
+    read_address,
     read_password,
     read_secret,
     write_secret,
 )
 from muster.errors import ConfigError, UsageError
+from muster.protocol.hashes import keccak
 from muster.settings.schema import KeySettings
 from testbed.waiting import BOUND
 
@@ -160,6 +166,93 @@ def test_wrong_password_and_broken_files_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no keystore") as caught:
         load_keystore(tmp_path / "nowhere", PASSWORD)
     assert caught.value.hint == f"muster wallet new {tmp_path / 'nowhere'}"
+
+
+def keystore(key: bytes, password: str = PASSWORD, **changed: object) -> dict[str, Any]:
+    """Return a keystore document of another program."""
+    return create_keyfile_json(key, password.encode(), iterations=CHEAP) | changed
+
+
+def write_keystore(path: Path, document: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_keystore_without_address_opens_and_names_none(tmp_path: Path) -> None:
+    document = keystore(bytes.fromhex(KEY))
+    del document["address"]
+    path = write_keystore(tmp_path / "cast.json", document)
+    assert load_keystore(path, PASSWORD).address == ADDRESS
+    assert named_address(path) is None
+    with pytest.raises(ConfigError, match="does not name its address") as caught:
+        read_address(path)
+    assert f"cast wallet address --keystore {path}" in caught.value.hint
+
+
+@pytest.mark.parametrize("named", [ADDRESS, ADDRESS.lower(), ADDRESS.lower().removeprefix("0x")])
+def test_keystore_names_its_address_in_any_form(tmp_path: Path, named: str) -> None:
+    path = write_keystore(tmp_path / "node.json", keystore(bytes.fromhex(KEY), address=named))
+    assert read_address(path) == load_keystore(path, PASSWORD).address == ADDRESS
+
+
+def test_keystore_that_names_another_address_is_not_opened(tmp_path: Path) -> None:
+    other = Signer.random().address
+    path = write_keystore(tmp_path / "node.json", keystore(bytes.fromhex(KEY), address=other))
+    assert read_address(path) == other
+    with pytest.raises(ConfigError, match=f"names {other}, and has the key of {ADDRESS}"):
+        load_keystore(path, PASSWORD)
+
+
+def test_key_without_its_leading_zero_opens_from_a_keystore_only(tmp_path: Path) -> None:
+    short = bytes.fromhex(KEY)[:31]
+    document = keystore(bytes.fromhex(KEY))
+    del document["address"]
+    crypto = document["crypto"]
+    crypto["ciphertext"] = crypto["ciphertext"][:62]
+    derived = hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), bytes.fromhex(crypto["kdfparams"]["salt"]), CHEAP)
+    crypto["mac"] = keccak(derived[16:32] + bytes.fromhex(crypto["ciphertext"])).hex()
+    path = write_keystore(tmp_path / "old.json", document)
+    assert load_keystore(path, PASSWORD).address == Signer.from_key(b"\0" + short).address
+    with pytest.raises(ConfigError, match="not a private key"):
+        Signer.from_key(short.hex())
+
+
+@pytest.mark.parametrize(
+    ("kdf", "costs"),
+    [
+        ("scrypt", {"n": 1 << 30, "r": 8, "p": 1}),
+        ("scrypt", {"n": 2, "r": 1 << 29, "p": 1}),
+        ("scrypt", {"n": 2, "r": 8, "p": 1 << 29}),
+        ("pbkdf2", {"c": 1 << 40}),
+    ],
+)
+def test_dear_key_derivation_is_refused_before_it_runs(tmp_path: Path, kdf: str, costs: dict[str, int]) -> None:
+    document = keystore(bytes.fromhex(KEY))
+    document["crypto"] |= {"kdf": kdf}
+    document["crypto"]["kdfparams"] |= costs
+    with pytest.raises(ConfigError, match=r"the key derivation of .* costs"):
+        load_keystore(write_keystore(tmp_path / "dear.json", document), PASSWORD)
+
+
+def test_empty_password_opens_a_keystore_and_makes_none(tmp_path: Path) -> None:
+    path = write_keystore(tmp_path / "node.json", keystore(bytes.fromhex(KEY), ""))
+    (empty := tmp_path / "empty").touch(0o600)
+    settings = KeySettings(keystore=path, password_file=empty)
+    assert load_signer(settings, chain_id=8453).address == ADDRESS
+    with pytest.raises(UsageError, match="too short"):
+        create_keystore(tmp_path / "new.json", "")
+
+
+def test_secret_of_a_read_only_mount_can_be_allowed(
+    tmp_path: Path, password_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    password_file.chmod(0o440)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    with pytest.raises(ConfigError, match="others may read") as caught:
+        read_secret(password_file)
+    assert f"CREDENTIALS_DIRECTORY={tmp_path}" in caught.value.hint
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_secret(password_file) == PASSWORD
 
 
 TYPED = "pässwörd ﬁve"
