@@ -27,11 +27,11 @@ from muster.authoring.tasks.generated import make_tasks
 from muster.constants import MICRO
 from muster.environments.scoring import Scorers
 from muster.models.files import load_tokenizer
-from muster.models.greedy import Conversations
 from muster.models.init import init_model, load_model, save_model
 from muster.protocol.draws import DrawSource
 from muster.protocol.prompts import completion_text
 from muster.protocol.terms import WorkClass
+from muster.protocol.turns.conversation import Conversations
 from muster.rollouts.spans import last_turn
 from muster.settings.schema import TrainerSettings
 from muster.swarm.plan import LOCAL_TERMS

@@ -26,10 +26,10 @@ from muster.environments.answers import THINK_END
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MusterError
 from muster.models.files import context_of, load_tokenizer
-from muster.models.greedy import Conversations
 from muster.models.numerics import device_kind
 from muster.protocol.prompts import completion_text, end_token, prompt_tokens, tokens_text
 from muster.protocol.turns.calls import CALL_BEGIN, CALL_END
+from muster.protocol.turns.conversation import Conversations
 from muster.protocol.turns.pieces import pieces_of
 from muster.rollouts.spans import last_turn, sampled_length
 from muster.runtime import telemetry

@@ -136,13 +136,13 @@ def _spec(grid: Grid, way: Way, tokens: int) -> ProbeSpec:
 
     Raises UsageError for more requests than one file holds, or where one does not fit the model's context.
     """
-    from muster.models.files import context_of, load_tokenizer, vocabulary_of
-    from muster.protocol.prompts import prompt_tokens
+    from muster.authoring.tasks.counting import conversations_of
+    from muster.models.files import context_of, vocabulary_of
     from muster.verification.probes import MAX_ROWS, EngineOptions, ProbeRequest, ProbeSpec
 
     # 1. How many calls, and what fits.
-    draw, tokenizer = random.Random(f"muster run calibrate {way.name}"), load_tokenizer(grid.model)
-    vocabulary, context = min(len(tokenizer), vocabulary_of(grid.model)), context_of(grid.model)
+    draw, asking = random.Random(f"muster run calibrate {way.name}"), conversations_of(grid.model)
+    vocabulary, context = min(len(asking.tokenizer), vocabulary_of(grid.model)), context_of(grid.model)
     count = max(1, tokens // (way.at_once * way.repeated * grid.max_tokens))
     if (rows := count * way.at_once * way.repeated) > MAX_ROWS:
         raise UsageError(f"{rows} completions of one way to run a model; at most {MAX_ROWS}", hint="a smaller --tokens")
@@ -152,8 +152,8 @@ def _spec(grid: Grid, way: Way, tokens: int) -> ProbeSpec:
     for _ in range(count):
         before, prompts = [draw.randrange(vocabulary) for _ in range(way.prefix)], []
         for _ in range(-(-way.at_once // GROUP)):
-            (manifest, task), budget = draw.choice(grid.tasks), draw.choice((8, 12, 16))
-            prompts.append(prompt_tokens(tokenizer, task, budget, thinks=manifest.thinks).tolist())
+            scored, budget = draw.choice(grid.tasks), draw.choice((8, 12, 16))
+            prompts.append(asking.prompt(scored, budget).tolist())
         longest = max(map(len, prompts))
         if context is not None:
             if longest + grid.max_tokens > context:

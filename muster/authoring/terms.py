@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from muster.authoring.models.door import check_checkpoint
+from muster.authoring.tasks.counting import longest_prompt, refuse_cut
 from muster.errors import ConfigError
 from muster.models.files import context_of, model_hash, parameter_count, tokenizer_hash
 from muster.protocol.terms import Terms, check_context
+from muster.tasksets.taskset import TaskSet
 from muster.verification.calibration import Calibration, check_calibration, parse_calibration, read_document
 from muster.verification.profiles import Profile, known_profile
 
@@ -65,3 +67,14 @@ def check_model(terms: Terms, model: Path) -> None:
             )
     check_checkpoint(model, terms.temperature)
     check_context(terms, context_of(model))
+
+
+def check_tasks(terms: Terms, model: Path, tasks: Path) -> None:
+    """Check that these are the terms' tasks, that the model can be asked all of them, and that no prompt is cut.
+
+    Raises ConfigError, MalformedError for a task that has no prompt, MismatchError for other tasks.
+    """
+    task_set = TaskSet.open(tasks, terms.task_root)
+    task_set.document.check_tools(terms.tools_root)
+    budgets = sorted({budget for one in terms.classes for budget in one.budgets})
+    refuse_cut(longest_prompt(task_set, model, budgets), terms)

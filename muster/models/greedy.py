@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from muster.constants import MICRO
-from muster.environments.manifest import EnvironmentManifest
 from muster.environments.scoring import Scorers
-from muster.protocol.prompts import completion_text, end_token, pad_token, prompt_tokens
-from muster.protocol.turns.conversation import Conversation, TurnRules, turn_rules
+from muster.protocol.prompts import completion_text, end_token, pad_token
+from muster.protocol.turns.conversation import Conversations
 from muster.rollouts.spans import sampled_length
 from muster.tasksets.taskset import Scored
 
@@ -35,43 +33,6 @@ class GreedyScore:
     mean_length: float
     length_error: float
     """Mean of |length − budget| / budget: how well the announced budget is kept."""
-
-
-@dataclass
-class Conversations:
-    """Asks a model tasks. The rules of each environment's turns are made once."""
-
-    tokenizer: PreTrainedTokenizerBase
-    scorers: Scorers
-    stop_tokens: frozenset[int] = frozenset()
-    """Of the model; without any, its tokenizer's."""
-    _rules: dict[bytes, TurnRules] = field(default_factory=dict, init=False, repr=False)
-    """By environment manifest."""
-
-    def rules(self, manifest: EnvironmentManifest) -> TurnRules | None:
-        """Return how an environment's conversations go on; None where an answer is one turn.
-
-        Raises ConfigError where the model or this version cannot have several turns.
-        """
-        if manifest.turns is None:
-            return None
-        key = manifest.to_bytes()
-        if key not in self._rules:
-            stops, sandbox = self.stop_tokens or frozenset({end_token(self.tokenizer)}), self.scorers.sandbox.call
-            made = turn_rules(self.tokenizer, manifest.turns, stops, thinks=manifest.thinks, sandbox=sandbox)
-            self._rules[key] = made
-        return self._rules[key]
-
-    def prompt(self, scored: Scored, budget: int) -> np.ndarray:
-        """Return the prompt's tokens, int32 [length]. Raises as `rules` and `prompt_tokens`."""
-        manifest, task = scored
-        rules = self.rules(manifest)
-        tools = [] if rules is None else rules.functions
-        return prompt_tokens(self.tokenizer, task, budget, thinks=manifest.thinks, tools=tools)
-
-    def begin(self, scored: Scored, budget: int, limit: int) -> Conversation:
-        """Return a conversation with a prompt, of at most `limit` tokens. Raises as `prompt`."""
-        return Conversation(self.rules(scored[0]), self.prompt(scored, budget).tolist(), limit)
 
 
 def greedy_score(

@@ -23,11 +23,11 @@ from torch.nn import functional
 from muster.environments.answers import THINK_END
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
-from muster.models.greedy import Conversations, greedy_score
+from muster.models.greedy import greedy_score
 from muster.models.matmul import widen
 from muster.protocol.prompts import end_token, pad_token
 from muster.protocol.turns.calls import CALL_BEGIN, CALL_END
-from muster.protocol.turns.conversation import Conversation
+from muster.protocol.turns.conversation import Conversation, Conversations
 from muster.rollouts.spans import sampled_mask
 from muster.settings.schema import Matmul
 from muster.tasksets.taskset import COMPONENTS_NAME, Scored, TaskSet

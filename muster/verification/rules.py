@@ -9,13 +9,14 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from muster.contracts.runs import WorkCommitted
-from muster.environments.manifest import EnvironmentManifest, Score
+from muster.environments.manifest import Score
 from muster.environments.scoring import Scorers, worthless
 from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
@@ -23,9 +24,9 @@ from muster.grading.grades import UNSURE_FUEL, RowGrade
 from muster.grading.sealing import open_task
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.masters import epoch_of
-from muster.protocol.prompts import completion_text, end_token, prompt_text, prompt_tokens
+from muster.protocol.prompts import completion_text, end_token, prompt_text
 from muster.protocol.terms import Terms
-from muster.protocol.turns.conversation import TurnRules, turn_rules
+from muster.protocol.turns.conversation import Conversations, TurnRules
 from muster.tasksets.taskset import TaskSet
 
 if TYPE_CHECKING:
@@ -102,10 +103,12 @@ class Rules:
     _prompts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, init=False, repr=False, compare=False)
     _tasks: dict[int, Task] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The last tasks that were read: the rows of a group ask for the same one."""
-    _turns: dict[bytes, TurnRules] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """By environment manifest."""
     _epochs: dict[int, Rules] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The rules of later epochs, once they were asked for."""
+
+    @cached_property
+    def _asking(self) -> Conversations:
+        return Conversations(self.tokenizer, self.scorers, self.model.stop_tokens, self.model.vocabulary)
 
     def at(self, step: int) -> Rules:
         """Return the rules as slots mean tasks at a step: in a run with private tests its epoch decides."""
@@ -134,8 +137,8 @@ class Rules:
                 raise UnreachableError(f"task {slot} cannot be read here: {error}", hint=error.hint) from error
             if task is None:
                 raise MalformedError(f"task {slot} is of no use, as the set has it")
-            thinks = self.task_set.manifest(slot).thinks
-            prompt_text(self.tokenizer, task, 1, thinks=thinks, tools=self._functions(slot))
+            turns, thinks = self.turns(slot), self.task_set.manifest(slot).thinks
+            prompt_text(self.tokenizer, task, 1, thinks=thinks, tools=[] if turns is None else turns.functions)
             if len(self._tasks) >= _CACHED_TASKS:
                 self._tasks.clear()
             self._tasks[slot] = task
@@ -146,17 +149,7 @@ class Rules:
 
         Raises ConfigError where the model or this version cannot have several turns.
         """
-        return self._turns_of(self.task_set.manifest(slot))
-
-    def _turns_of(self, manifest: EnvironmentManifest) -> TurnRules | None:
-        if manifest.turns is None:
-            return None
-        key = manifest.to_bytes()
-        if key not in self._turns:
-            stops, sandbox = self.model.stop_tokens, self.scorers.sandbox.call
-            made = turn_rules(self.tokenizer, manifest.turns, stops, thinks=manifest.thinks, sandbox=sandbox)
-            self._turns[key] = made
-        return self._turns[key]
+        return self._asking.rules(self.task_set.manifest(slot))
 
     def check_tools(self) -> None:
         """Check that the terms name the tools of the task set, and that the model can have its conversations.
@@ -166,11 +159,7 @@ class Rules:
         document = self.task_set.document
         document.check_tools(self.terms.tools_root)
         for part in (*document.parts, *document.held_out):
-            self._turns_of(part.environment)
-
-    def _functions(self, slot: int) -> list[dict[str, Any]]:
-        turns = self.turns(slot)
-        return [] if turns is None else turns.functions
+            self._asking.rules(part.environment)
 
     def score(self, slot: int, completion: np.ndarray) -> Score:
         """Score a completion's last turn, by its tokens and the environment of a drawn task: 0 for an unusable task.
@@ -227,10 +216,7 @@ class Rules:
 
     def _prompt(self, slot: int, budget: int) -> np.ndarray:
         with suppress(MalformedError):
-            task, thinks = self.task(slot), self.task_set.manifest(slot).thinks
-            tokens = prompt_tokens(self.tokenizer, task, budget, thinks=thinks, tools=self._functions(slot))
-            if len(tokens) and tokens.max() < self.model.vocabulary:
-                return tokens
+            return self._asking.prompt((self.task_set.manifest(slot), self.task(slot)), budget)
         return np.array([end_token(self.tokenizer)], np.int32)
 
     def draw(self, source: DrawSource, index: int) -> Draw:

@@ -27,9 +27,10 @@ from muster.clients.evaluation import EvalRequest, Sampling, TaskResult
 from muster.environments.answers import exact_answer
 from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MusterError
-from muster.models.greedy import Conversations, greedy_completions
+from muster.models.greedy import greedy_completions
 from muster.models.init import load_model
 from muster.protocol.prompts import completion_text, prompt_tokens
+from muster.protocol.turns.conversation import Conversations
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.taskset import Scored, TaskSet
 from testbed.adversaries.lab import tempered

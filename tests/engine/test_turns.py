@@ -15,9 +15,8 @@ from muster.clients.evaluation import Sampling
 from muster.console.evaluate.eval import measured
 from muster.environments.tools.base import ToolResult
 from muster.environments.tools.calculator import Calculator
-from muster.models.greedy import Conversations
 from muster.protocol.draws import Draw, DrawSource
-from muster.protocol.turns.conversation import conversation_error
+from muster.protocol.turns.conversation import Conversations, conversation_error
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import sampled_length, sampled_mask

@@ -59,7 +59,9 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
 
     places = ("--trainer", address["trainer"], "--storage-key", address["storage"])
     machine.json("run", "template", "--tasks", "tasks", "--model", "model", *places, "--out", "run.toml")
-    create = ("run", "create", "run.toml", "--model", "model", *owner)
+    create = ("run", "create", "run.toml", "--model", "model", "--tasks", "tasks", *owner)
+    unchecked = machine.json("run", "create", "run.toml", "--model", "model", *owner, "--yes", status=2)
+    assert unchecked["hint"] == "--model, --tasks", "a public chain's run is checked with both"
     assert machine.json(*create, "--dry-run")["dry_run"] is True
     created = machine.json(*create, "--yes")
     assert created["run"] == 1
@@ -77,7 +79,7 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     (tmp_path / "run.toml").write_text(terms.replace("max_completion_tokens = 410", "max_completion_tokens = 411"))
     assert "do not fit the model's context of 512" in machine.json(*create, "--yes", status=78)["error"]
     write_model(tmp_path / "other", DEMO)
-    other = ("run", "create", "run.toml", "--model", "other", *owner)
+    other = ("run", "create", "run.toml", "--model", "other", "--tasks", "tasks", *owner)
     assert "the terms name the model 0x" in machine.json(*other, "--yes", status=78)["error"]
 
     raw = machine.secret("raw.key", "11" * 32)

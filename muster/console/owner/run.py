@@ -11,7 +11,8 @@ import typer
 from muster.authoring.calibration import admit_hardware, cheat_lines, derive
 from muster.authoring.calibration_grid import grid_of
 from muster.authoring.models.door import check_checkpoint
-from muster.authoring.terms import calibration_of, check_model, check_profile
+from muster.authoring.tasks.counting import longest_prompt
+from muster.authoring.terms import calibration_of, check_model, check_profile, check_tasks
 from muster.chain.client import event_of
 from muster.console.command import command
 from muster.console.owner.escrow import close, fund, masters, reveal_master, withdraw
@@ -22,6 +23,7 @@ from muster.console.session import RunArgument, Session, as_table, parse_numbers
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import run_terms
 from muster.contracts.run_terms import RunCreated
+from muster.errors import UsageError
 from muster.models.files import context_of, model_hash, tokenizer_hash
 from muster.protocol.hashes import hex_hash
 from muster.protocol.keys import ZERO_ADDRESS, Keys
@@ -61,7 +63,9 @@ def template(
 ) -> None:
     """Write terms to start from, with the hashes of a task set and a model filled in."""
     check_checkpoint(model)
-    task_set = TaskSet.open(tasks)
+    task_set, numbers = TaskSet.open(tasks), parse_numbers(budgets)
+    session.note(f"counting the tokens of {task_set.document.train_count + task_set.document.held_out_count:,} prompts")
+    longest = longest_prompt(task_set, model, numbers)
     local, context = session.settings.chain.chain_id == CHAIN_ANVIL, context_of(model)
     terms = Terms(
         **fit_context(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS, context),
@@ -71,8 +75,9 @@ def template(
         model_hash=model_hash(model),
         tokenizer_hash=tokenizer_hash(model),
         profile=profile_hash(profile),
-        classes=(WorkClass(10_000, parse_numbers(budgets)),),
+        classes=(WorkClass(10_000, numbers),),
     )
+    terms = replace(terms, max_prompt_tokens=max(terms.max_prompt_tokens, longest))
     check_context(terms, context)
     if calibration is not None:
         terms = replace(terms, profile=calibration_of(calibration, terms).hash)
@@ -133,15 +138,24 @@ async def create(
     session: Session,
     terms_file: Annotated[Path, typer.Argument(metavar="TERMS", help="TOML file (muster run template).")],
     model: Annotated[Path | None, typer.Option(help="Folder of the run's model: check that the terms fit it.")] = None,
+    tasks: Annotated[
+        Path | None, typer.Option(help="The run's task set: check that the model can be asked it.")
+    ] = None,
     calibration: Annotated[Path | None, typer.Option(help="The calibration that the terms name.")] = None,
     uncalibrated: Annotated[
         bool, typer.Option("--uncalibrated", help="Train a large model in bfloat16 under limits not measured on it.")
     ] = False,
 ) -> None:
-    """Create a run. Its terms can never be changed; fund it afterwards."""
+    """Create a run. Its terms can never be changed; fund it afterwards. A public chain's needs --model and --tasks."""
     terms, keys = read_terms(terms_file)
+    given, is_local = (model is not None, tasks is not None), session.settings.chain.chain_id == CHAIN_ANVIL
+    if given == (False, True) or (not is_local and given != (True, True)):
+        raise UsageError("tasks are checked with a model, and a public chain's run with both", hint="--model, --tasks")
     if model is not None:
         check_model(terms, model)
+        if tasks is not None:
+            session.note("counting the tokens of every prompt")
+            check_tasks(terms, model, tasks)
     check_profile(terms, model, calibration, uncalibrated=uncalibrated)
     async with session.operator() as chain:
         await session.spend(

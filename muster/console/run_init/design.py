@@ -294,14 +294,9 @@ def costs_of(design: RunDesign, terms: Terms) -> RunCosts:
     return RunCosts.of(terms, 0, design.batch_groups, design.most_files)
 
 
-def cautions(terms: Terms, parts: RunParts) -> list[str]:
+def cautions(terms: Terms) -> list[str]:
     """Return what an owner should know about terms that the contract takes."""
     said: list[str] = []
-    if parts.longest_prompt > terms.max_prompt_tokens:
-        said.append(
-            f"the longest prompt has {parts.longest_prompt:,} tokens: of all above {terms.max_prompt_tokens:,} the "
-            "beginning is cut off"
-        )
     hours = terms.cover_of(0) / terms.commitments_per_hour
     if hours < COVERED_HOURS:
         said.append(

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from muster.authoring.tasks.counting import refuse_cut
 from muster.chain.types import AddressBook
 from muster.console.run_init import owner
 from muster.console.run_init.choices import NEW_MODEL, OPEN, RunChoices, known_context, write_choices
@@ -103,7 +104,7 @@ class RunInit:
 
     def _caution(self, terms: Terms) -> None:
         """Show cautions about terms that the contract accepts, each once."""
-        for caution in cautions(terms, self.parts):
+        for caution in cautions(terms):
             if caution not in self.cautioned:
                 self.cautioned.append(caution)
                 self.session.note(f"mind: {caution}")
@@ -115,7 +116,7 @@ class RunInit:
             "folder": str(self.folder.path),
             "network": self.design.network,
             "economics": economics(self.design, foreseen),
-            "cautions": cautions(foreseen, self.parts),
+            "cautions": cautions(foreseen),
         }
 
     # Files
@@ -134,6 +135,8 @@ class RunInit:
         if not self.folder.settings("orchestrator").exists():
             self.write_settings()  # says how the chain is reached
         self.new = await self._choose_terms()
+        if not self.is_fixed:
+            refuse_cut(self.parts.longest_prompt, self.agreed)
         self._caution(self.agreed)
         write_choices(self.folder.choices, self.choices)
         self.write_settings()
@@ -254,7 +257,7 @@ class RunInit:
             "terms": str(self.folder.terms),
             "edited": self.edited,
             "economics": economics(self.design, self.agreed),
-            "cautions": cautions(self.agreed, self.parts),
+            "cautions": cautions(self.agreed),
             "steps": step_documents(steps, status.price),
         }
 

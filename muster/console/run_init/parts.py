@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from muster.authoring.calibration import derive
 from muster.authoring.calibration_grid import grid_of
 from muster.authoring.models.fetch import written_whole
 from muster.authoring.probe_process import run_probe
+from muster.authoring.tasks.counting import token_counter
 from muster.authoring.tasks.generated import make_task_set
 from muster.authoring.terms import needs_calibration
 from muster.console.run_init.choices import NEW_MODEL
@@ -22,7 +24,6 @@ from muster.console.run_init.design import RunDesign, RunParts
 from muster.console.run_init.folder import RunFolder
 from muster.console.sampling import progress
 from muster.console.session import Session
-from muster.console.tasks.token_counter import token_counter
 from muster.constants import MICRO
 from muster.errors import CheckError, ConfigError
 from muster.models.files import context_of, dtype_of, model_hash, tokenizer_hash
@@ -54,14 +55,14 @@ async def make_parts(
 
     # 2. The model can be trained, and the tasks score: prompts are counted by its tokenizer.
     digest = model_hash(model).hex()
-    known = f"{tasks.root.hex()} {digest} {tokenizer_hash(model).hex()}"
+    known = f"{tasks.root.hex()} {digest} {tokenizer_hash(model).hex()} {','.join(map(str, design.budgets))}"
     if unmeasured:
         folder.record(unmeasured=digest)
     if not (design.is_local or design.model == NEW_MODEL or folder.progress.unmeasured == digest):
         await asyncio.to_thread(_require_measured, model)
     if known not in folder.progress.checked:
         await asyncio.to_thread(_check_model, model)
-        longest = await asyncio.to_thread(_check_tasks, session, tasks, model)
+        longest = await asyncio.to_thread(_check_tasks, session, tasks, model, design.budgets)
         folder.record(checked={known: longest})
     await asyncio.to_thread(fill_run_folder, folder.run_folder, folder.tasks, model)
 
@@ -180,7 +181,7 @@ def _check_model(model: Path) -> None:
     check_checkpoint(model)
 
 
-def _check_tasks(session: Session, tasks: TaskSet, model: Path) -> int:
+def _check_tasks(session: Session, tasks: TaskSet, model: Path, budgets: Sequence[int]) -> int:
     """Check every task as `muster tasks check` does; return the longest prompt in tokens. Raises CheckError."""
     from muster.authoring.tasks.checking import check_set
     from muster.environments.scoring import Scorers
@@ -189,7 +190,7 @@ def _check_tasks(session: Session, tasks: TaskSet, model: Path) -> int:
     total = document.train_count + document.held_out_count
     session.note(f"checking {total:,} tasks: reference answers must score, and prompts are counted")
     with Scorers(tasks.folder / COMPONENTS_NAME) as scorers, progress(session, total, 0) as shown:
-        reports = check_set(tasks, scorers.environment, scorers.call_of, token_counter(model), shown)
+        reports = check_set(tasks, scorers.environment, scorers.call_of, token_counter(model, budgets), shown)
     _refuse_faults(tasks, reports)
     return max((length for report in reports for length in report.tokens), default=1)
 

@@ -84,7 +84,7 @@ def owner_steps(
     wallet = ("--wallet", *disk.operator[1:])
     run = str(status.run) if status.run else "RUN"
     calibration = ("--calibration", "run/calibration.json") if disk.has_calibration else ()
-    init = _typed("run", "init", ".")
+    init, checked = _typed("run", "init", "."), ("--model", disk.model_word, "--tasks", "run/tasks")
     return [
         _ether_step("the owner", keys.owner, status.owner_ether, _owner_gas(status), design, status),
         OwnerStep(
@@ -103,7 +103,7 @@ def owner_steps(
         ),
         OwnerStep(
             "Create the run, whose terms can never be changed",
-            (_typed("run", "create", "run.toml", "--model", disk.model_word, *calibration, *sends), init),
+            (_typed("run", "create", "run.toml", *checked, *calibration, *sends), init),
             bool(status.run),
             GAS["create"],
             "the second command finds it, and writes its number into the settings files",

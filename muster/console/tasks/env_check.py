@@ -65,8 +65,8 @@ def open_contribution(path: Path) -> Contribution:
 def check(session: Session, contribution: Contribution, given: CheckRequest) -> list[CheckResult]:
     """Return what every check of an environment came to, with progress on stderr. Blocks, for minutes maybe."""
     from muster.authoring.contributions.checks import CheckOptions, check_contribution
+    from muster.authoring.tasks.counting import token_counter
     from muster.authoring.tasks.duplicates import read_benchmarks
-    from muster.console.tasks.token_counter import token_counter
     from muster.sandbox.component import local_component
 
     sampling = given.sampling(given.samples)

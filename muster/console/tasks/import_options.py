@@ -13,7 +13,6 @@ from muster.authoring.tasks.from_reasoning_gym import read_assignment
 from muster.authoring.tasks.importing import ImportOptions
 from muster.authoring.tasks.sources import MAPPED
 from muster.console.options import Request
-from muster.console.tasks.token_counter import TokenizerOption
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import own_manifest
 from muster.errors import ConfigError, MalformedError, UsageError
@@ -21,6 +20,8 @@ from muster.errors import ConfigError, MalformedError, UsageError
 if TYPE_CHECKING:
     from muster.authoring.tasks.sources_code import RunReference
     from muster.sandbox.client import Sandbox
+
+TokenizerOption = Annotated[Path | None, typer.Option(help="Checkpoint folder whose tokenizer counts tokens.")]
 
 REASONING_GYM: Final = "reasoning-gym"
 VERIFIERS: Final = "verifiers"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from muster.authoring.tasks import from_reasoning_gym, from_verifiers
+from muster.authoring.tasks.counting import token_counter
 from muster.authoring.tasks.foreign import environments_folder, exported, own_environment
 from muster.authoring.tasks.formats import Format
 from muster.authoring.tasks.importing import import_set
@@ -25,7 +26,6 @@ from muster.console.tasks.import_options import (
     manifests_of,
     run_reference,
 )
-from muster.console.tasks.token_counter import token_counter
 from muster.environments.code import Code
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import make_environment, own_manifest

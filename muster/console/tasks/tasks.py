@@ -18,8 +18,8 @@ from muster.console.command import command
 from muster.console.sampling import progress
 from muster.console.session import Session, as_table, parse_numbers
 from muster.console.tasks.filter import filter_
+from muster.console.tasks.import_options import TokenizerOption
 from muster.console.tasks.import_sources import import_
-from muster.console.tasks.token_counter import TokenizerOption, token_counter
 from muster.errors import CheckError, UsageError
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 
@@ -175,6 +175,9 @@ def check(
     session: Session,
     tasks: Annotated[Path, typer.Argument(help="Folder of a task set.")],
     tokenizer: TokenizerOption = None,
+    budgets: Annotated[
+        str | None, typer.Option(help="Thinking budgets of the run, which prompts announce; else the largest of all.")
+    ] = None,
     attack: Annotated[
         int, typer.Option(help="Tasks of each part on which answers that cost no thought are tried.", min=0, max=1000)
     ] = 0,
@@ -185,6 +188,7 @@ def check(
     Merkle roots, and that nothing held out is trained on.
     """
     from muster.authoring.tasks.checking import PartReport, check_set, summary
+    from muster.authoring.tasks.counting import token_counter
     from muster.environments.scoring import Scorers
 
     # 1. Check.
@@ -192,7 +196,7 @@ def check(
     document = task_set.document
     total = document.train_count + document.held_out_count
     with Scorers(tasks / COMPONENTS_NAME) as scorers, progress(session, total, 0) as shown:
-        counter = None if tokenizer is None else token_counter(tokenizer)
+        counter = None if tokenizer is None else token_counter(tokenizer, parse_numbers(budgets) if budgets else ())
         reports = check_set(task_set, scorers.environment, scorers.call_of, counter, shown, attack)
 
     # 2. Say what it came to.

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from muster.environments.manifest import EnvironmentManifest
+from muster.environments.scoring import Scorers
+from muster.environments.task import Task
 from muster.environments.tools.base import ToolResult, function_schema
 from muster.environments.tools.manifest import TurnsManifest
 from muster.environments.tools.registry import make_tools
 from muster.environments.tools.sandboxed import SandboxCall
+from muster.errors import MalformedError
+from muster.protocol.prompts import end_token, prompt_tokens
 from muster.protocol.turns.bridge import GivenMessage, TurnTemplate, bridge, call_rules, turn_template
 from muster.protocol.turns.calls import BadCall, ToolCall, parse_turn, thinking_length
 
@@ -162,6 +167,55 @@ class Conversation:
         self.spans.append(given.tokens.tolist())
         self.fuel += given.fuel
         return True
+
+
+@dataclass
+class Conversations:
+    """Asks a model tasks: whatever generates, checks, counts or shows a prompt asks it here."""
+
+    tokenizer: PreTrainedTokenizerBase
+    scorers: Scorers
+    stop_tokens: frozenset[int] = frozenset()
+    """Of the model; without any, its tokenizer's."""
+    vocabulary: int | None = None
+    """Size of the model's embedding; None where it is unknown."""
+    _rules: dict[bytes, TurnRules] = field(default_factory=dict, init=False, repr=False)
+    """By environment manifest."""
+
+    def rules(self, manifest: EnvironmentManifest) -> TurnRules | None:
+        """Return how an environment's conversations go on; None where an answer is one turn.
+
+        Raises ConfigError where the model or this version cannot have several turns.
+        """
+        if manifest.turns is None:
+            return None
+        key = manifest.to_bytes()
+        if key not in self._rules:
+            stops, sandbox = self.stop_tokens or frozenset({end_token(self.tokenizer)}), self.scorers.sandbox.call
+            made = turn_rules(self.tokenizer, manifest.turns, stops, thinks=manifest.thinks, sandbox=sandbox)
+            self._rules[key] = made
+        return self._rules[key]
+
+    def prompt(self, scored: tuple[EnvironmentManifest, Task], budget: int) -> np.ndarray:
+        """Return the prompt's tokens, int32 [length], length ≥ 1, however long it is.
+
+        Raises MalformedError where the model cannot read them, and as `rules` and `prompt_tokens`.
+        """
+        manifest, task = scored
+        rules = self.rules(manifest)
+        tools = [] if rules is None else rules.functions
+        tokens = prompt_tokens(self.tokenizer, task, budget, thinks=manifest.thinks, tools=tools)
+        if not len(tokens):
+            raise MalformedError(f"the prompt of task {task.id[:80]!r} has no token")
+        if self.vocabulary is not None and tokens.max() >= self.vocabulary:
+            raise MalformedError(
+                f"the prompt of task {task.id[:80]!r} has token {tokens.max()}; the model has {self.vocabulary}"
+            )
+        return tokens
+
+    def begin(self, scored: tuple[EnvironmentManifest, Task], budget: int, limit: int) -> Conversation:
+        """Return a conversation with a prompt, of at most `limit` tokens. Raises as `prompt`."""
+        return Conversation(self.rules(scored[0]), self.prompt(scored, budget).tolist(), limit)
 
 
 def _answer(call: ToolCall | BadCall, rules: TurnRules, fuel: int, earlier: Sequence[ToolCall | BadCall]) -> ToolResult:

@@ -27,8 +27,8 @@ from muster.console.tasks import filter as tasks_filter
 from muster.environments.scoring import Scorers
 from muster.environments.task import ask as question
 from muster.errors import CheckError, ConfigError, MismatchError, MusterError, UsageError
-from muster.models.greedy import Conversations
 from muster.models.init import make_tokenizer
+from muster.protocol.turns.conversation import Conversations
 from muster.swarm.plan import LOCAL_TERMS
 from muster.tasksets.taskset import TaskSet
 from testbed.samples.models import write_model

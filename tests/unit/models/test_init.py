@@ -25,7 +25,7 @@ from muster.models.files import (
     tokenizer_hash,
     vocabulary_of,
 )
-from muster.models.greedy import Conversations, greedy_completions, greedy_score
+from muster.models.greedy import greedy_completions, greedy_score
 from muster.models.init import (
     ModelShape,
     WarmUp,
@@ -38,6 +38,7 @@ from muster.models.init import (
 )
 from muster.models.weights import FINAL_NORM, weights_in
 from muster.protocol.prompts import prompt_tokens
+from muster.protocol.turns.conversation import Conversations
 from muster.tasksets.taskset import TaskSet
 from testbed.samples.models import write_model
 from testbed.samples.task_sets import generated

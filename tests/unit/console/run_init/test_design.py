@@ -91,7 +91,7 @@ def test_a_public_run_has_the_numbers_of_the_economics() -> None:
         "4,000 MUST: 1,000 steps at least, which take 16 hours 40 minutes or longer; "
         "2,000 where every group has a signal"
     )
-    assert cautions(agreed, RunParts()) == []
+    assert cautions(agreed) == []
 
 
 def test_stake_fee_and_deposit_follow_from_the_pay() -> None:
@@ -106,16 +106,13 @@ def test_stake_fee_and_deposit_follow_from_the_pay() -> None:
 def test_chosen_stake_is_reported_with_what_it_covers() -> None:
     agreed = terms(merged(PUBLIC, RunChoices(stake="100")))
     assert (agreed.worker_stake, agreed.validator_stake) == (100 * TOKEN, 100 * TOKEN)
-    (said,) = cautions(agreed, RunParts())
+    (said,) = cautions(agreed)
     assert said.startswith("the stake covers 2.7 hours of a worker at full speed")
     dear = terms(merged(PUBLIC, RunChoices(stake="10001")))
-    assert cautions(dear, RunParts()) == [
+    assert cautions(dear) == [
         "joining takes more than a day: the faucet gives 10,000 MUST a day, and the stake is more"
     ]
     assert dear.worker_stake > FAUCET
-    assert cautions(terms(PUBLIC), RunParts(longest_prompt=1_025)) == [
-        "the longest prompt has 1,025 tokens: of all above 1,024 the beginning is cut off"
-    ]
 
 
 @pytest.mark.parametrize(

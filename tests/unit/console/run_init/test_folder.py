@@ -119,7 +119,7 @@ def test_the_steps_of_an_empty_chain_say_what_each_takes() -> None:
     assert said[2] == f"2. (to do) Deploy the contracts ({deploy:,} gas, about {Ether(deploy * price)})"
     sends = "--config orchestrator.toml --operator keys/owner.json --password-file keys/owner.password"
     assert f"     muster chain deploy {sends}" in said
-    create = "muster run create run.toml --model model --calibration run/calibration.json"
+    create = "muster run create run.toml --model model --tasks run/tasks --calibration run/calibration.json"
     assert f"     {create} {sends}" in said
     assert f"     muster run fund 4000 RUN {sends}" in said, "a number that is not known is no other run's"
     need = Ether(1_000 * GAS["publish"] * price * 5 // 2)
@@ -154,7 +154,7 @@ def test_the_readme_is_the_same_whatever_gas_costs() -> None:
     disk = RunOnDisk(Path("/r"), Path("/elsewhere/model"), has_calibration=False)
     text = readme_text(design, Path("/r"), owner_steps(design, TOKEN, ChainStatus(run=2), KEYS, disk))
     assert "(to do)" not in text
-    assert "muster run create run.toml --model /elsewhere/model --config orchestrator.toml" in text
+    assert "muster run create run.toml --model /elsewhere/model --tasks run/tasks --config orchestrator.toml" in text
     assert "muster run fund 1 2 --config orchestrator.toml" in text
     document = step_documents(owner_steps(design, TOKEN, ChainStatus(), KEYS, disk), 0)
     assert [step["fee"] for step in document] == [None] * len(document)
