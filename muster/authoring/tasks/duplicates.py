@@ -4,8 +4,8 @@
 permutations; pairs are found by 21 bands of 6 (Broder 1997; Leskovec, Rajaraman, Ullman, chapter 3). Two problems as
 alike as `NEAR` are found with a probability of 0.998.
 
-*Contaminated* is a problem that shares 13 words in a row with a benchmark (Brown et al. 2020, appendix C), or that is
-a shorter problem of one as a whole.
+*Contaminated* is a problem that shares 13 words in a row with a benchmark's (Brown et al. 2020, appendix C), or all
+words of the shorter of the two.
 
 All of it is deterministic: hashes are BLAKE2b, and numbers are 64-bit integers that wrap.
 """
@@ -33,6 +33,8 @@ BANDS: Final = 21
 BAND_ROWS: Final = 6
 PERMUTATIONS: Final = 128
 BENCHMARK_WORDS: Final = 13
+FEWEST_WORDS: Final = 4
+"""Of a problem that can be found."""
 SEEDS_PER_BUCKET: Final = 8
 """Problems of a bucket that a new one is compared with, so that no bucket costs the square of its size."""
 
@@ -174,44 +176,47 @@ def split_clusters(leaders: Sequence[int] | np.ndarray, held_out: int, seed: int
 class Benchmarks:
     """Problems that training tasks must not have in common with benchmarks.
 
-    A problem is known by any 13 of its words in a row; with four to twelve words, by all of them. Texts of one to three
-    words, such as answers, count for nothing. Memory holds the problems alone, however many tasks go by.
+    Two problems are one where they share 13 words in a row, or where all words of the shorter one, four to twelve,
+    stand in a row in the other. Texts of one to three words, such as answers, count for nothing. Memory holds the
+    problems alone, however many tasks go by.
     """
 
     def __init__(self, problems: Iterable[str]) -> None:
-        grams: dict[int, list[tuple[Hashes, np.ndarray]]] = {}
-        for i, text in enumerate(problems):
-            words = _PLAIN_WORDS.hashes(normal_text(text))
-            if len(words) > 3:
-                length = min(len(words), BENCHMARK_WORDS)
-                hashes = _shingles(words, length)
-                grams.setdefault(length, []).append((hashes, np.full(len(hashes), i)))
-        self._grams: dict[int, tuple[Hashes, np.ndarray]] = {}
-        """By the number of words: hashes, ascending, and the problem that each one is of: int64 [n]."""
-        for length, found in grams.items():
-            hashes, owners = (np.concatenate(column) for column in zip(*found, strict=True))
-            order = np.argsort(hashes, kind="stable")
-            self._grams[length] = (hashes[order], owners[order])
+        hashed = ((i, _signed_words(text)) for i, text in enumerate(problems))
+        self._problems = [(i, words) for i, words in hashed if len(words) >= FEWEST_WORDS]
+        self._grams = lru_cache(maxsize=None)(self._make_grams)
 
     def __len__(self) -> int:
         """Return the number of hashes that the problems are known by."""
-        return sum(len(hashes) for hashes, _ in self._grams.values())
+        return sum(max(1, len(words) - BENCHMARK_WORDS + 1) for _, words in self._problems)
 
     def contains(self, text: str) -> bool:
-        """Return whether a task is contaminated: it shares 13 words in a row, or is a shorter problem as a whole."""
-        words = _PLAIN_WORDS.hashes(normal_text(text))
-        length = min(len(words), BENCHMARK_WORDS)
-        return length in self._grams and bool(_is_in(_shingles(words, length), self._grams[length][0]).any())
+        """Return whether a task is contaminated: `found_in` finds a problem in it."""
+        return bool(self.found_in(text))
 
     def found_in(self, text: str) -> set[int]:
-        """Return the problems, by number, that a training task's text holds: a shorter one as a whole, anywhere."""
-        words = _PLAIN_WORDS.hashes(normal_text(text))
+        """Return the problems, by number, that are one with that of a training task's text."""
+        words = _signed_words(text)
         found: set[int] = set()
-        for length, (known, owners) in self._grams.items():
-            if len(words) >= length:
-                seen = np.unique(_shingles(words, length))
-                found.update(map(int, owners[_is_in(known, seen)]))
+        most = min(len(words), BENCHMARK_WORDS)
+        for length in range(FEWEST_WORDS, most + 1):
+            known, owners = self._grams(length, length < most)
+            seen = _shingles(words, length) if len(known) else known
+            starts, ends = (np.searchsorted(known, seen, side) for side in ("left", "right"))
+            found.update(int(one) for i in np.flatnonzero(ends > starts) for one in owners[starts[i] : ends[i]])
         return found
+
+    def _make_grams(self, length: int, is_whole: bool) -> tuple[Hashes, np.ndarray]:
+        """Return so many words in a row as hashes, ascending, and the problem that each is of: int64 [n].
+
+        is_whole: only those of problems that have no more words.
+        """
+        chosen = [(i, words) for i, words in self._problems if len(words) >= length]
+        chosen = [(i, words) for i, words in chosen if not is_whole or len(words) == length]
+        hashes = np.concatenate([np.zeros(0, np.uint64), *(_shingles(words, length) for _, words in chosen)])
+        owners = np.repeat([i for i, _ in chosen], [len(words) - length + 1 for _, words in chosen])
+        order = np.argsort(hashes, kind="stable")
+        return hashes[order], owners[order]
 
 
 def read_benchmarks(paths: Iterable[Path]) -> Benchmarks:
@@ -254,14 +259,22 @@ class WordHashes(dict[str, tuple[int, ...]]):
 
 
 _WORDS: Final = WordHashes(rf"[{_CJK}]|[^\W_{_CJK}]+|[^\w\s{_STOPS}]")
-_PLAIN_WORDS: Final = WordHashes(rf"[{_CJK}]|[^\W_{_CJK}]+")
+
+
+_SIGNED_WORDS: Final = WordHashes(rf"[{_CJK}]|[-+*/^=<>×÷]*[^\W_{_CJK}]+")
+_SIGN_ENDS: Final = re.compile(r"(?<=[-+*/^=<>×÷]) ")
+
+
+def _signed_words(text: str) -> Hashes:
+    """Return the hashes of a text's words, each with the signs of arithmetic before it, without other marks."""
+    return np.array(_SIGNED_WORDS.hashes(_SIGN_ENDS.sub("", normal_text(text))), np.uint64)
 
 
 def _word_hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
-def _shingles(words: Sequence[int], length: int) -> Hashes:
+def _shingles(words: Sequence[int] | np.ndarray, length: int) -> Hashes:
     """Return the hashes of all `length` words in a row, at least one of them, from the hashes of at least as many."""
     hashes = np.array(words, np.uint64)
     total = np.zeros(len(hashes) - length + 1, np.uint64)
@@ -295,9 +308,3 @@ def _permutations() -> tuple[np.ndarray, np.ndarray]:
     data = hashlib.shake_256(b"muster.minhash.v1").digest(16 * PERMUTATIONS)
     numbers = np.frombuffer(data, "<u8").astype(np.uint64)
     return numbers[:PERMUTATIONS] | np.uint64(1), numbers[PERMUTATIONS:]
-
-
-def _is_in(hashes: Hashes, ascending: Hashes) -> np.ndarray:
-    """Return which hashes are among those of a list that is not empty: bool [hashes]."""
-    places = np.minimum(np.searchsorted(ascending, hashes), len(ascending) - 1)
-    return ascending[places] == hashes

@@ -172,9 +172,26 @@ def test_problems_of_a_benchmark_are_recognised(tmp_path: Path) -> None:
     assert benchmarks.contains("is SEVENTEEN a prime number")
     assert benchmarks.contains("One, two, three: four?")
     assert not benchmarks.contains("17")
-    assert not benchmarks.contains("Is seventeen a prime number, or not?")
+    assert benchmarks.contains("Is seventeen a prime number, or not?")
+    assert not benchmarks.contains("Is 17 a prime number, or not?")
     assert not benchmarks.contains("")
     assert not read_benchmarks([]).contains(short)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_one"),
+    [
+        ("Question: What is the sum of 12 and 30?", "What is the sum of 12 and 30?", True),
+        ("What is 12 - 30 + 5?", "What is 12 + 30 - 5?", False),
+        ("What is 12 - 30 + 5?", "Tell me: what is 12-30 +5", True),
+        ("What is $12 - 30$?", "What is 12 \u2212 30?", True),
+        ("What is 12 * 30?", "What is 12 / 30?", False),
+        ("a b c", "a b c", False),
+    ],
+)
+def test_two_problems_are_one_whichever_is_the_benchmark(one: str, other: str, are_one: bool) -> None:
+    for known, text in ((one, other), (other, one)):
+        assert Benchmarks([known]).contains(text) == are_one == bool(Benchmarks([known]).found_in(text))
 
 
 def test_problems_of_a_benchmark_are_found_in_training_tasks() -> None:
@@ -182,7 +199,8 @@ def test_problems_of_a_benchmark_are_found_in_training_tasks() -> None:
     benchmarks = Benchmarks([long, short, tiny, long.replace("word20", "other")])
     assert benchmarks.found_in(long) == {0, 3}
     assert benchmarks.found_in("Well, " + " ".join(long.split()[15:28]).upper()) == {0}
-    assert benchmarks.found_in(" ".join(long.split()[15:27])) == set()
+    assert benchmarks.found_in(" ".join(long.split()[15:27])) == {0}, "twelve words are a problem"
+    assert benchmarks.found_in("So: " + " ".join(long.split()[15:27]) + " and more") == set()
     assert benchmarks.found_in("Please: ADD up four numbers, quickly.") == {1}
     assert benchmarks.found_in("Yes or no") == set()
     assert benchmarks.found_in("") == set()
