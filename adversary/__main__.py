@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from muster.chain.client import Chain
-from muster.environments.tools.base import Tool, ToolResult
+from muster.environments.tools.base import EarlierCall, Tool, ToolResult
 from muster.environments.tools.registry import NO_TOOLS
 from muster.models.weights import read_weights
 from muster.protocol.turns.conversation import TurnRules
@@ -76,7 +76,7 @@ class ForgedTool:
             tool.code,
         )
 
-    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[EarlierCall] = ()) -> ToolResult:
         return ToolResult("42", min(fuel, 1))
 
 

@@ -23,7 +23,7 @@ MAX_SOURCE_BYTES: Final = 64 * 1024
 
 STOPPED: Final = {
     "fuel": ": it takes more than the limit",
-    "trap": ": the source is no valid Python, or reaches for what the sandbox lacks",
+    "trap": ": the source ends its process, or reaches for what the sandbox lacks",
 }
 """What to tell an author beside the sandbox's own word."""
 

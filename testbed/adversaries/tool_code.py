@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from muster.environments.tools.base import Parameter, Tool, ToolResult
+from muster.environments.tools.base import EarlierCall, Parameter, Tool, ToolResult
 from muster.environments.tools.manifest import TurnsManifest
 from muster.environments.tools.sandboxed import AuthoredTool, SourceTool
 from muster.environments.tools.search import Document, Search
@@ -80,12 +80,12 @@ class Carrying:
     """A tool that goes on from what another conversation left."""
 
     tool: Tool
-    left: Sequence[Mapping[str, Any]] = ({"code": "a = 40"},)
+    left: Sequence[EarlierCall] = (EarlierCall("python", {"code": "a = 40"}, 0, lasting=True),)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tool, name)
 
-    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[EarlierCall] = ()) -> ToolResult:
         if self.tool.name == "python":
             earlier = [*self.left, *earlier]
         return self.tool.run(arguments, fuel, earlier)

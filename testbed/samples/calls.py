@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from muster.environments.tools.base import Parameter, Tool, ToolResult
+from muster.environments.tools.base import EarlierCall, Parameter, Tool, ToolResult
 from muster.environments.tools.calculator import Calculator
 from muster.protocol.turns.calls import CallRules, Markers
 
@@ -40,7 +40,7 @@ class Search:
         "filter": Parameter("object", "what results must have", is_required=False),
     }
 
-    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[EarlierCall] = ()) -> ToolResult:
         return ToolResult("nothing found", min(fuel, len(arguments)))
 
 
@@ -51,7 +51,7 @@ class Clock:
     description = "Tells the time."
     parameters: Mapping[str, Parameter] = {}
 
-    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[EarlierCall] = ()) -> ToolResult:
         return ToolResult("12:00", 0)
 
 

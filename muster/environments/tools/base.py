@@ -40,6 +40,19 @@ class ToolResult:
     """What the call used, 0 to its limit: the same number on every machine."""
     unsure: bool = False
     """Whether another machine could have come to something else: nobody is accused by it."""
+    lasting: bool = True
+    """Whether later calls can see what it did: not where it exited, trapped or ran out."""
+
+
+@dataclass(frozen=True)
+class EarlierCall:
+    """A call that the conversation has answered, and how it ended."""
+
+    name: str
+    """Of the tool; empty where the call could not be read."""
+    arguments: Mapping[str, Any]
+    fuel: int
+    lasting: bool
 
 
 class Tool(Protocol):
@@ -62,11 +75,11 @@ class Tool(Protocol):
         """What its results depend on besides: a version, or hashes of code and data. A part of `Terms.tools_root`."""
         ...
 
-    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[EarlierCall] = ()) -> ToolResult:
         """Run a call whose arguments `arguments_error` has found to be right, with at most so much fuel.
 
-        earlier: the arguments of the conversation's earlier calls of this tool, in order. Raises UnreachableError where
-        this machine cannot tell.
+        earlier: the conversation's lasting calls of this tool, in order. Raises UnreachableError where this machine
+        cannot tell.
         """
         ...
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
 
-from muster.environments.tools.base import Parameter, ToolResult
+from muster.environments.tools.base import EarlierCall, Parameter, ToolResult
 
 MAX_CHARACTERS: Final = 1024
 """Of an expression. Changing this, or one of the next three, changes given tokens."""
@@ -47,7 +47,7 @@ class Calculator:
         }
     )
 
-    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[EarlierCall] = ()) -> ToolResult:
         """Return the value of `expression`, or what is wrong with it."""
         work = _Calculation(fuel)
         try:

@@ -15,6 +15,8 @@ from muster.errors import MalformedError
 from muster.sandbox.scorer import MAX_FUEL, ScorerManifest
 
 MAX_TOOLS: Final = 16
+LEAST_CALLS: Final = 4
+"""A call uses at most so great a part of the conversation's fuel: one that never ends leaves the others theirs."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,11 @@ class TurnsManifest:
     """How the policy writes calls."""
     turns: Annotated[int, Field(ge=1, le=MAX_TURNS)] = 4
     """Most turns that the policy samples."""
-    fuel: Annotated[int, Field(ge=0, le=MAX_FUEL)] = 100_000_000
-    """Most that all calls of a conversation use together. One of `python` needs 5,000,000 and runs the earlier ones."""
+    fuel: Annotated[int, Field(ge=0, le=MAX_FUEL)] = 2_000_000_000
+    """Most that all calls of a conversation use together, a quarter of it by one call at most. The shortest call of
+    `python` needs 5,000,000. That later calls run it again is not counted."""
     result_characters: Annotated[int, Field(ge=64, le=1 << 16)] = 2048
-    """Most of one result; the rest is cut before it is tokenised."""
+    """Most of one result; of a longer one the first and the last half is kept."""
     budget: Literal["sampled", "thinking"] = "sampled"
     """What the thinking budget counts: all sampled tokens, or those of the turns' thinking."""
     call_ends_thinking: bool = False

@@ -18,6 +18,8 @@ from muster.sandbox.scorer import Outcome, ScorerManifest
 
 NO_TOOLS: Final = bytes(32)
 """`Terms.tools_root` of a run without tools."""
+RULES: Final = 2
+"""Version of what all tools share: how results are cut, and how much fuel a call has. A part of `Terms.tools_root`."""
 
 
 def _no_sandbox(_: ScorerManifest, __: object) -> Outcome:
@@ -55,5 +57,5 @@ def tools_root(manifests: Iterable[TurnsManifest | None]) -> bytes:
     A definition is what the policy is told of a tool, and what its results depend on. Raises as `make_tools`.
     """
     tools = [tool for one in manifests if one is not None for tool in make_tools(one).values()]
-    definitions = {canonical_json(function_schema(tool) | {"code": tool.code}) for tool in tools}
+    definitions = {canonical_json(function_schema(tool) | {"code": tool.code, "rules": RULES}) for tool in tools}
     return sha256(b"\n".join(sorted(definitions))).digest() if definitions else NO_TOOLS

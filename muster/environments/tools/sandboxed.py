@@ -1,7 +1,8 @@
 """Tools that run code in the deterministic sandbox: `python`, and those of other authors, by their Python source.
 
 Both call the function `code` of the component that the manifest names (`muster/sandbox/guest/code_runner.py`), in a
-fresh instance each time. So a tool keeps nothing, and `python` runs the conversation's earlier calls again, unheard.
+fresh instance each time. So a tool keeps nothing, and `python` runs the conversation's earlier calls again, unheard. It
+leaves out those that exited, trapped or ran out, and what it runs again is not paid again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from muster.environments.tools.base import Parameter, ToolResult
+from muster.environments.tools.base import EarlierCall, Parameter, ToolResult
 from muster.runtime.documents import few
 from muster.sandbox.scorer import STACK, Outcome, ScorerManifest
 
@@ -25,48 +26,47 @@ SandboxCall = Callable[[ScorerManifest, Any], Outcome]
 MAX_SOURCE: Final = 64 * 1024
 """Characters of an author's source. Changing this changes which manifests nodes refuse."""
 
-_NO_FILES: Final = """
-import json, sys
-def no_files(event, arguments):  # for a syntax error CPython looks for the file, and the component has none to open
-    if event == "open":
-        raise PermissionError("there are no files here")
-sys.addaudithook(no_files)
+_PYTHON: Final = """
+def converse(codes):  # its names are its own: whatever a code does to builtins and modules, the next one is run
+    import sys, types
+    from ast import Expr, Expression, Module, PyCF_ONLY_AST
+    from builtins import BaseException, MemoryError, SystemExit, compile, eval, exec, isinstance, print, repr, str, type
+    from io import TextIOWrapper
+    raw, main = sys.stdout.buffer, types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    for code in codes:
+        lasting = True
+        raw.seek(0)
+        raw.truncate()
+        sys.stdout = TextIOWrapper(raw, encoding="utf-8", newline="\\n", write_through=True)
+        try:
+            body = compile(code, "<call>", "exec", PyCF_ONLY_AST).body
+            last = body.pop() if body and isinstance(body[-1], Expr) else None
+            exec(compile(Module(body, []), "<call>", "exec"), main.__dict__)
+            if last is not None:
+                value = eval(compile(Expression(last.value), "<call>", "eval"), main.__dict__)
+                if value is not None:
+                    print(repr(value))
+        except BaseException as error:
+            lasting = not isinstance(error, (SystemExit, MemoryError))
+            if not raw.flooded:
+                raw.write(f"{type(error).__name__}: {error}\\n".encode("utf-8", "backslashreplace"))
+    if raw.flooded:
+        return ["error: too much output", False]
+    return [raw.getvalue().decode("utf-8", "replace"), lasting]
 """
 
-_PYTHON: Final = (
-    _NO_FILES
-    + """import ast, contextlib, io
-names = {"__name__": "__main__"}
-def run(code):
-    try:
-        body = ast.parse(code, "<call>").body
-        last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
-        exec(compile(ast.Module(body, []), "<call>", "exec"), names)
-        if last is not None:
-            value = eval(compile(ast.Expression(last.value), "<call>", "eval"), names)
-            if value is not None:
-                print(repr(value))
-    except BaseException as error:
-        print(f"{type(error).__name__}: {error}")
-*earlier, code = json.loads(sys.stdin.read())
-for one in earlier:
-    with contextlib.redirect_stdout(io.StringIO()):
-        run(one)
-run(code)
-"""
-)
-
-_SOURCE: Final = (
-    _NO_FILES
-    + """def _call(order):
-    source, arguments = json.loads(order)
+_SOURCE: Final = """
+def _call(order):
+    from json import dumps, loads
+    source, arguments = loads(order)
     try:
         exec(compile(source, "<tool>", "exec", dont_inherit=True), globals())
-        return run(**arguments)
+        value = run(**arguments)
+        return value if isinstance(value, str) else dumps(value, ensure_ascii=False, allow_nan=False)
     except BaseException as error:
         return f"error: {type(error).__name__}: {error}"
 """
-)
 
 _STOPPED: Final[Mapping[str, str]] = {
     "": "no text came back",
@@ -105,10 +105,11 @@ class PythonTool:
     def code(self) -> str:
         return f"{self.scorer.component} {sha256(_PYTHON.encode()).hexdigest()}"
 
-    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
-        """Run `code` after that of the earlier calls."""
-        codes = json.dumps([one["code"] for one in (*earlier, arguments)])
-        return _result(self.scorer, self.call, {"kind": "stdin", "code": _PYTHON, "input": codes}, fuel, "text")
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[EarlierCall] = ()) -> ToolResult:
+        """Run `code` after that of the earlier calls, whose fuel was paid: it comes on top of the limit."""
+        codes = [one.arguments["code"] for one in earlier]
+        payload = {"kind": "function", "code": _PYTHON, "entry": "converse", "input": [[*codes, arguments["code"]]]}
+        return _result(self.scorer, self.call, payload, fuel, sum(one.fuel for one in earlier))
 
 
 @dataclass(frozen=True)
@@ -136,23 +137,28 @@ class SourceTool:
         whole = (_SOURCE + self.tool.source).encode("utf-8", "surrogatepass")
         return f"{self.scorer.component} {sha256(whole).hexdigest()}"
 
-    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[EarlierCall] = ()) -> ToolResult:
         """Call `run` of the source with the arguments."""
         # As a text: what looks like typed JSON to the guest is data of the policy's.
         order = json.dumps([self.tool.source, dict(arguments)])
         payload = {"kind": "function", "code": _SOURCE, "entry": "_call", "input": [order]}
-        return _result(self.scorer, self.sandbox, payload, fuel, "value")
+        return _result(self.scorer, self.sandbox, payload, fuel)
 
 
-def _result(scorer: ScorerManifest, call: SandboxCall, payload: Any, fuel: int, key: str) -> ToolResult:
+def _result(scorer: ScorerManifest, call: SandboxCall, payload: Any, fuel: int, paid: int = 0) -> ToolResult:
+    """Return what a call comes to that may use `fuel` beside the fuel that was paid before."""
     limit = min(fuel, scorer.fuel)
     if limit < 1:
-        return ToolResult("error: out of fuel", 0)
-    outcome = call(replace(scorer, function="code", fuel=limit), payload)
+        return ToolResult("error: out of fuel", 0, lasting=False)
+    outcome = call(replace(scorer, function="code", fuel=paid + limit), payload)
+    used = max(0, outcome.fuel - paid)  # less where an earlier result took more to hand over than this one
     match outcome.value:
         case {"error": str(error)}:
-            return ToolResult(f"error: {error}", outcome.fuel)
-        case dict(found) if isinstance(found.get(key), str):
-            return ToolResult(found[key], outcome.fuel)
+            return ToolResult(f"error: {error}", used, lasting=False)
+        case {"value": str(text)}:
+            return ToolResult(text, used)
+        case {"value": [str(text), bool(lasting)]}:
+            return ToolResult(text, used, lasting=lasting)
     why = _STOPPED.get(outcome.stopped, f"stopped: {outcome.stopped}")
-    return ToolResult(f"error: {why}"[:200], limit if outcome.stopped == STACK else outcome.fuel, outcome.unsure)
+    used = limit if outcome.stopped == STACK else used
+    return ToolResult(f"error: {why}"[:200], used, outcome.unsure, lasting=False)

@@ -7,6 +7,7 @@ log2((N + 1) / (n + 1/2)), in 2^-16. Equal scores go by the documents' names.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +17,18 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from muster.environments.tools.base import Parameter, ToolResult
+from muster.environments.tools.base import EarlierCall, Parameter, ToolResult
 from muster.runtime.documents import canonical_json
 
 MAX_DOCUMENTS: Final = 1 << 14
 SHOWN: Final = 3
 """Documents of one result. Changing this, or what a word is, changes given tokens."""
-_WORD: Final = re.compile(rb"[a-z0-9\x80-\xff]+")
 _BITS: Final = 16
+_UNICODE: Final = unicodedata.ucd_3_2_0
+"""The one version of Unicode's tables that every Python has."""
+_UNSPACED: Final = "\u3041-\u3096\u30a1-\u30fc\u3400-\u9fff\uac00-\ud7a3\U00020000-\U0003ffff"
+"""Kana, Han and Hangul, between whose words may be no blank."""
+_PART: Final = re.compile(f"([{_UNSPACED}]+)|[^ {_UNSPACED}]+")
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,37 @@ class Document:
     text: Annotated[str, Field(max_length=1 << 16)]
 
 
-def words(text: str) -> list[bytes]:
-    """Return the words of a text: runs of ASCII letters and digits and of all that is beyond ASCII, in lower case.
+class _Folded(dict[int, str]):
+    """By code point: what it is folded to, and a blank where it parts words. What Unicode 3.2 lacks stays."""
 
-    Only ASCII has cases here: Unicode's differ by version.
+    def __missing__(self, code: int) -> str:
+        match _UNICODE.category(chr(code)):
+            case "Cn" | "Cs" | "Co":
+                folded = chr(code)
+            case "Sm" | "Sc" | "Sk" | "Cc" | "Cf":
+                folded = " "
+            case category:
+                folded = " " if category[0] in "PZ" else chr(code).casefold()
+        return folded if code >> 17 else self.setdefault(code, folded)
+
+
+_FOLDED: Final = _Folded()
+
+
+def words(text: str, *, singles: bool = False) -> list[str]:
+    """Return the words of a text, folded by Unicode 3.2: by NFKC and without cases.
+
+    Of kana, Han and Hangul they are each two characters that follow each other, or the only one. singles: each single
+    one too, as an index has them.
     """
-    return _WORD.findall(text.encode("utf-8", "replace").lower())
+    found = []
+    for match in _PART.finditer(_UNICODE.normalize("NFKC", text).translate(_FOLDED)):
+        if not (run := match[1]):
+            found.append(match[0])
+            continue
+        found += [run[i : i + 2] for i in range(len(run) - 1)]
+        found += run if singles or len(run) == 1 else ()
+    return found
 
 
 def log2(numerator: int, denominator: int) -> int:
@@ -62,16 +92,16 @@ class Search:
 
     def __init__(self, corpus: Sequence[Document]) -> None:
         self._corpus = sorted(corpus, key=lambda one: one.name)
-        self.code = "1 " + sha256(canonical_json([[one.name, one.text] for one in self._corpus])).hexdigest()
-        self._postings: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
+        self.code = "2 " + sha256(canonical_json([[one.name, one.text] for one in self._corpus])).hexdigest()
+        self._postings: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._lengths = []
         for place, document in enumerate(self._corpus):
-            found = Counter(words(f"{document.name} {document.text}"))
+            found = Counter(words(f"{document.name} {document.text}", singles=True))
             self._lengths.append(found.total())
             for word, count in found.items():
                 self._postings[word].append((place, count))
 
-    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[Mapping[str, Any]] = ()) -> ToolResult:
+    def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[EarlierCall] = ()) -> ToolResult:
         """Return the best documents for `query`."""
         wanted = [self._postings[word] for word in sorted(set(words(arguments["query"]))) if word in self._postings]
         cost = 1 + sum(map(len, wanted))

@@ -15,8 +15,8 @@ import numpy as np
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task
-from muster.environments.tools.base import ToolResult, function_schema
-from muster.environments.tools.manifest import TurnsManifest
+from muster.environments.tools.base import EarlierCall, ToolResult, function_schema
+from muster.environments.tools.manifest import LEAST_CALLS, TurnsManifest
 from muster.environments.tools.registry import make_tools
 from muster.environments.tools.sandboxed import SandboxCall
 from muster.errors import MalformedError
@@ -73,50 +73,50 @@ class Given:
 
     tokens: np.ndarray
     """int32 [given tokens]"""
-    fuel: tuple[int, ...]
-    """Of each call that was answered, in order; 0 of those that could not be run."""
+    calls: tuple[EarlierCall, ...]
+    """Those that were answered, in order; their fuel is 0 where they could not be run."""
     unsure: bool = False
     """Whether another machine could have come to other results."""
 
 
 def next_given(
-    rules: TurnRules, prompt: Sequence[int], spans: Sequence[Sequence[int]], *, room: int, used: int = 0
+    rules: TurnRules,
+    prompt: Sequence[int],
+    spans: Sequence[Sequence[int]],
+    *,
+    room: int,
+    earlier: Sequence[EarlierCall] = (),
 ) -> Given | None:
     """Return what is given after the last of `spans`, which was sampled; None where the conversation ends with it.
 
-    room: how many tokens the completion may still have. used: fuel of the conversation's earlier calls. It ends where
-    nothing is called, the turns are used up, or no token could be sampled behind what would be given.
+    room: how many tokens the completion may still have. earlier: the calls that were answered in the spans before. It
+    ends where nothing is called, the turns are used up, or no token could be sampled behind what would be given.
     """
     if room <= 1:
         return None
-    earlier = [one for span in spans[:-1:2] for one in _calls(span, rules.template)]
-    found = _answers(rules, prompt, spans, used, earlier)
+    found = _answers(rules, prompt, spans, earlier)
     return found if found is not None and len(found.tokens) < room else None
 
 
 def _answers(
-    rules: TurnRules,
-    prompt: Sequence[int],
-    spans: Sequence[Sequence[int]],
-    used: int,
-    earlier: list[ToolCall | BadCall],
+    rules: TurnRules, prompt: Sequence[int], spans: Sequence[Sequence[int]], earlier: Sequence[EarlierCall]
 ) -> Given | None:
-    """Run the calls of the last span. earlier: the calls of those before it, to which its own are appended."""
+    """Run the calls of the last span. earlier: those of the spans before it."""
     manifest, template = rules.manifest, rules.template
     if len(spans) >= 2 * manifest.turns - 1:
         return None
     turn = _calls(spans[-1], template)
     if not turn:
         return None
-    messages, fuel, unsure = [], [], False
+    messages, calls, unsure = [], list(earlier), False
     for call in turn:
-        result = _answer(call, rules, manifest.fuel - used - sum(fuel), earlier)
+        result = _answer(call, rules, calls)
         messages.append(GivenMessage("tool", result.text, call.name if isinstance(call, ToolCall) else "call"))
-        fuel.append(result.fuel)
-        earlier.append(call)
+        name, arguments = (call.name, call.arguments) if isinstance(call, ToolCall) else ("", {})
+        calls.append(EarlierCall(name, arguments, result.fuel, result.lasting))
         unsure |= result.unsure
     tokens = bridge(template, prompt, spans, messages)
-    return Given(tokens, tuple(fuel), unsure)
+    return Given(tokens, tuple(calls[len(earlier) :]), unsure)
 
 
 def _calls(span: Sequence[int], template: TurnTemplate) -> Sequence[ToolCall | BadCall]:
@@ -134,8 +134,13 @@ class Conversation:
     """Most tokens of the completion."""
     spans: list[list[int]] = field(default_factory=list)
     """Sampled and given in turn."""
-    fuel: list[int] = field(default_factory=list)
-    """Of each call that was answered."""
+    calls: list[EarlierCall] = field(default_factory=list)
+    """Those that were answered."""
+
+    @property
+    def fuel(self) -> list[int]:
+        """Return the fuel of each call."""
+        return [one.fuel for one in self.calls]
 
     @property
     def length(self) -> int:
@@ -160,12 +165,12 @@ class Conversation:
         """Run the calls of the last turn and append what is given. Return whether another turn follows. May block."""
         if self.rules is None:
             return False
-        room, used = self.limit - self.length, sum(self.fuel)
-        given = next_given(self.rules, self.prompt, self.spans, room=room, used=used)
+        room = self.limit - self.length
+        given = next_given(self.rules, self.prompt, self.spans, room=room, earlier=self.calls)
         if given is None:
             return False
         self.spans.append(given.tokens.tolist())
-        self.fuel += given.fuel
+        self.calls += given.calls
         return True
 
 
@@ -218,11 +223,14 @@ class Conversations:
         return Conversation(self.rules(scored[0]), self.prompt(scored, budget).tolist(), limit)
 
 
-def _answer(call: ToolCall | BadCall, rules: TurnRules, fuel: int, earlier: Sequence[ToolCall | BadCall]) -> ToolResult:
+def _answer(call: ToolCall | BadCall, rules: TurnRules, earlier: Sequence[EarlierCall]) -> ToolResult:
+    """Run a call with what is left of the conversation's fuel, a quarter of the whole at most."""
     if isinstance(call, BadCall):
         return ToolResult(call.text, 0)
-    before = [one.arguments for one in earlier if isinstance(one, ToolCall) and one.name == call.name]
-    return rules.template.rules.tools[call.name].run(call.arguments, fuel, before)
+    most = -(-rules.manifest.fuel // LEAST_CALLS)
+    left = rules.manifest.fuel - sum(one.fuel for one in earlier)
+    lasting = [one for one in earlier if one.name == call.name and one.lasting]
+    return rules.template.rules.tools[call.name].run(call.arguments, min(left, most), lasting)
 
 
 def conversation_error(
@@ -240,12 +248,11 @@ def conversation_error(
     """
     starts = [0, *list(ends)[:-1]]
     spans = [tokens[start:end].tolist() for start, end in zip(starts, ends, strict=True)]
-    fuel: list[int] = []
-    earlier: list[ToolCall | BadCall] = []
+    earlier: list[EarlierCall] = []
     unsure = False
     for index in range(0, len(spans), 2):
         room = limit - int(ends[index])
-        expected = _answers(rules, prompt, spans[: index + 1], sum(fuel), earlier) if room > 1 else None
+        expected = _answers(rules, prompt, spans[: index + 1], earlier) if room > 1 else None
         unsure |= expected is not None and expected.unsure
         if expected is not None and len(expected.tokens) >= room:
             expected = None
@@ -257,7 +264,7 @@ def conversation_error(
         if expected is not None:
             if expected.tokens.tolist() != given:
                 return f"what is given after turn {index // 2} is not what its calls lead to", unsure
-            fuel += expected.fuel
-    if list(call_fuel) != fuel:
+            earlier += expected.calls
+    if list(call_fuel) != [one.fuel for one in earlier]:
         return "the fuel of the calls is not what they use", unsure
     return "", unsure

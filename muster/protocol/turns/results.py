@@ -16,10 +16,14 @@ _HALVES: Final = re.compile("[\ud800-\udfff]")
 
 
 def cut(text: str, limit: int) -> str:
-    """Return at most the first `limit` characters, with a notice of what was cut, and without half surrogate pairs."""
-    more = len(text) - limit
-    notice = f"\n[{more} more characters were cut]" if more > 0 else ""
-    return _HALVES.sub(UNKNOWN, text[:limit]) + notice
+    """Return at most `limit` characters, the first and the last ones, and no half surrogate pairs.
+
+    A notice stands where some were cut: an error's words are at the end.
+    """
+    if (more := len(text) - limit) > 0:
+        half = limit // 2
+        text = f"{text[: limit - half]}\n[{more} characters were cut here]\n{text[len(text) - half :]}"
+    return _HALVES.sub(UNKNOWN, text)
 
 
 def escape_pattern(tokens: Iterable[str]) -> re.Pattern[str]:

@@ -19,15 +19,15 @@ import types
 from typing import Any
 
 import typed_json
-from virtual import MAX_RECURSION
+from virtual import MAX_RECURSION, refuse
 
 MAX_OUTPUT = 1 << 20
 """Bytes of standard output."""
 
 MODULES = (
-    "abc array ast base64 binascii bisect builtins calendar cmath collections collections.abc contextlib copy csv "
-    "dataclasses datetime decimal difflib enum errno fractions functools gc graphlib hashlib heapq hmac html io "
-    "inspect itertools json keyword locale logging math numbers operator os os.path pickle pprint queue random re "
+    "_strptime abc array ast base64 binascii bisect builtins calendar cmath collections collections.abc contextlib "
+    "copy csv dataclasses datetime decimal difflib enum errno fractions functools gc graphlib hashlib heapq hmac html "
+    "io inspect itertools json keyword locale logging math numbers operator os os.path pickle pprint queue random re "
     "reprlib secrets shutil signal statistics string struct sys textwrap threading time timeit tokenize traceback "
     "types typing unicodedata urllib.parse uuid warnings weakref zlib zoneinfo"
 )
@@ -130,8 +130,9 @@ def _attach(text: bytes, output: _Output, errors: _Output, frames: int) -> None:
     sys.stdin = io.TextIOWrapper(io.BytesIO(text), encoding="utf-8")
     sys.stdout = io.TextIOWrapper(output, encoding="utf-8", newline="\n", write_through=True)
     sys.stderr = io.TextIOWrapper(errors, encoding="utf-8", errors="backslashreplace", write_through=True)
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     sys.argv = ["solution.py"]
-    stdin, open_file = sys.stdin, builtins.open
+    stdin, open_file, descriptors = sys.stdin, builtins.open, {1: output, 2: errors}
 
     def open_stdin(file: Any, *options: Any, **keywords: Any) -> Any:
         if file in (0, "/dev/stdin"):
@@ -144,6 +145,7 @@ def _attach(text: bytes, output: _Output, errors: _Output, frames: int) -> None:
     builtins.open = open_stdin
     builtins.exit = builtins.quit = leave  # pyright: ignore[reportAttributeAccessIssue]
     os.read = lambda descriptor, size: stdin.buffer.read(size)
+    os.write = lambda descriptor, data: descriptors[descriptor].write(data) if descriptor in descriptors else refuse()
     os.fstat = lambda descriptor: os.stat_result((0o100444, 0, 0, 1, 0, 0, len(text), 0, 0, 0))
     sys.setrecursionlimit = lambda limit: _SET_LIMIT(min(frames * limit, MAX_RECURSION))
     sys.setrecursionlimit(1_000)

@@ -17,6 +17,7 @@ from functions import FUNCTIONS
 
 stand_ins.seal()
 virtual.replace_files()
+virtual.replace_locks()
 gc.collect()
 gc.freeze()
 

@@ -4,13 +4,18 @@ The component imports nothing, so whatever still reaches for the outside ends th
 alike everywhere: programs that measure their time, shuffle a list or look for a file go on.
 """
 
+import _io
+import _thread
 import builtins
 import datetime
 import io
 import os
+import posix
 import random
+import select
 import sys
 import time
+import types
 
 START_NS = 1_721_952_000 * 10**9
 """Midnight of 26 July 2024, UTC: when every call begins."""
@@ -52,10 +57,15 @@ def replace_clocks() -> None:
         setattr(time, name, _seconds_since_start)
         setattr(time, name + "_ns", _since_start_ns)
     time.sleep = _sleep
+    time.clock_gettime = lambda clock: _seconds() if clock == time.CLOCK_REALTIME else _seconds_since_start()
+    time.get_clock_info = lambda name: types.SimpleNamespace(
+        implementation="virtual", monotonic=name != "time", adjustable=False, resolution=TICK_NS / 10**9
+    )
     for name in ("localtime", "gmtime", "ctime"):
         setattr(time, name, _with_now(time.gmtime if name == "localtime" else getattr(time, name)))
-    original = time.strftime
-    time.strftime = lambda form, t=None: original(form, time.gmtime() if t is None else t)
+    strftime, asctime = time.strftime, time.asctime
+    time.strftime = lambda form, t=None: strftime(form, time.gmtime() if t is None else t)
+    time.asctime = lambda t=None: asctime(time.gmtime() if t is None else t)
 
     class VirtualDatetime(datetime.datetime):
         @classmethod
@@ -93,7 +103,7 @@ def replace_randomness() -> None:
         drawn[0] += 1
         return hashlib.shake_256(drawn[0].to_bytes(8, "big")).digest(size)
 
-    os.urandom = urandom
+    os.urandom = posix.urandom = urandom
     random._urandom = urandom
     original = random.Random.seed
 
@@ -105,27 +115,73 @@ def replace_randomness() -> None:
     random.seed = random._inst.seed
 
 
-def replace_files() -> None:
-    def refuse(*_, **__):
-        raise PermissionError(1, "there are no files here")
+STAY = (
+    "_create_environ _exit _inputhook _is_inputhook_installed _path_normpath _path_splitroot_ex abort confstr "
+    "cpu_count fspath getcwd getcwdb getpid putenv sched_yield strerror sysconf uname unsetenv urandom"
+)
+"""What the system's functions answer without a system. All others would end the instance."""
+AUDITED = ("open", "socket.__new__")
+"""What code in C opens without asking `open`: for a syntax error, the file that the bad text is in."""
 
-    builtins.open = io.open = refuse
-    for name in (
-        "open",
-        "listdir",
-        "scandir",
-        "stat",
-        "lstat",
-        "mkdir",
-        "remove",
-        "unlink",
-        "rename",
-        "rmdir",
-        "chdir",
-    ):
-        if hasattr(os, name):
-            setattr(os, name, refuse)
+
+def refuse(*_, **__):
+    raise PermissionError(1, "there are no files here")
+
+
+def refuse_opening(event, _):
+    if event in AUDITED:
+        refuse()
+
+
+def replace_files() -> None:
+    """Let whatever would reach for a file, a socket or a terminal raise what CPython raises where it may not."""
+    for module in (os, posix):
+        for name, value in vars(posix).items():
+            if isinstance(value, types.BuiltinFunctionType) and name not in STAY.split():
+                setattr(module, name, refuse)
+        module.isatty = module.access = lambda *_, **__: False
+        module.times = lambda: os.times_result((_seconds_since_start(), 0.0, 0.0, 0.0, _seconds_since_start()))
+    for module, names in ((builtins, "open"), (io, "open FileIO"), (_io, "open FileIO"), (select, "select poll")):
+        for name in names.split():
+            setattr(module, name, refuse)
+    sys.addaudithook(refuse_opening)
     sys.stdin = io.StringIO("")
+
+
+class Lock:
+    """The lock of the only thread: nobody opens it while this one waits, so time passes and the wait is over."""
+
+    def __init__(self):
+        self._held = False
+
+    def acquire(self, blocking=True, timeout=-1):
+        if self._held and blocking:
+            if timeout < 0:
+                raise RuntimeError("this would wait for ever: there is one thread")
+            _sleep(timeout)
+        free, self._held = not self._held, True
+        return free
+
+    def release(self):
+        if not self._held:
+            raise RuntimeError("release unlocked lock")
+        self._held = False
+
+    def locked(self):
+        return self._held
+
+    __enter__ = acquire
+
+    def __exit__(self, *_):
+        self.release()
+
+
+def replace_locks() -> None:
+    import queue
+    import threading
+
+    threading.Lock = threading._allocate_lock = _thread.allocate_lock = Lock
+    queue.SimpleQueue = queue._PySimpleQueue
 
 
 def limit_recursion() -> None:

@@ -79,7 +79,7 @@ def test_parts_are_in_the_order_of_their_names(score: Callable[..., Score]) -> N
         ("eval(completion)", "NameError in line 2: name 'eval' is not defined"),
         ("exec(completion)", "name 'exec' is not defined"),
         ('open("/etc/passwd")', "name 'open' is not defined"),
-        ("(", "stopped: trap: the source is no valid Python"),
+        ("(", "SyntaxError in line 2: '(' was never closed"),
     ],
 )
 def test_failing_source_scores_zero_with_a_reason(score: Callable[..., Score], body: str, reason: str) -> None:

@@ -189,6 +189,9 @@ def test_the_reference_scores_one(code: Environment, call: ScorerCall, task: Tas
         "import random\nrandom.seed()\nprint(0 <= random.random() < 1 and 0 <= random.Random().random() < 1)",
         "import secrets, uuid\nprint((len(secrets.token_hex(8)), len(str(uuid.uuid4()))) == (16, 36))",
         "try:\n    open('/etc/passwd')\nexcept OSError:\n    print(True)",
+        "import time\nprint(len(time.asctime()) == 24 and time.get_clock_info('time').resolution < 1)",
+        "from datetime import datetime\nprint(datetime.strptime('2024-07-26', '%Y-%m-%d').day == 26)",
+        "import threading, time\na = time.time()\nprint(threading.Event().wait(5) is False and time.time() - a >= 5)",
     ],
 )
 def test_clock_randomness_and_files_are_answered_the_same_each_time(
@@ -212,6 +215,8 @@ def test_clock_randomness_and_files_are_answered_the_same_each_time(
         "import threading\ndef main():\n    print(sum(map(int, input().split())))\n"
         "threading.stack_size(1 << 27)\nt = threading.Thread(target=main)\nt.start()\nt.join()",
         "import math, heapq, bisect\nprint(sum(map(int, input().split())))\nexit()",
+        "import os\nos.write(1, str(sum(map(int, os.read(0, os.fstat(0).st_size).split()))).encode())",
+        "import sys\nprint(sum(map(int, sys.__stdin__.read().split())), file=sys.__stdout__)",
         "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n    y: int\n"
         "p = P(*map(int, input().split()))\nprint(p.x + p.y, flush=True)",
         "import sys\nsys.setrecursionlimit(10**7)\ndef f(n):\n    return 0 if n == 0 else 1 + f(n - 1)\n"
@@ -223,6 +228,42 @@ def test_clock_randomness_and_files_are_answered_the_same_each_time(
 def test_usual_ways_of_reading_and_writing_work(code: Environment, call: ScorerCall, program: str) -> None:
     score = code.score(SUM, block(program), call)
     assert (score.parts, score.reason) == ((MICRO,), "")
+
+
+CAUGHT = {
+    "exec('1 +')": "SyntaxError",
+    "compile('(', 'x.py', 'exec')": "SyntaxError",
+    "eval('if')": "SyntaxError",
+    "__import__('ast').parse('1 = x')": "SyntaxError",
+    "exec('if 1:\\nx')": "IndentationError",
+    "exec(b'\\xff\\xfe')": "SyntaxError",
+    "list(__import__('tokenize').generate_tokens(iter(['(']).__next__))": "TokenError",
+    "__import__('os').open('x', 0)": "PermissionError",
+    "__import__('os').close(1)": "PermissionError",
+    "__import__('os').write(9, b'x')": "PermissionError",
+    "__import__('os').replace('x', 'y')": "PermissionError",
+    "__import__('posix').listdir('.')": "PermissionError",
+    "__import__('io').FileIO('x')": "PermissionError",
+    "__import__('_io').open(1)": "PermissionError",
+    "__import__('io').open_code('x')": "PermissionError",
+    "__import__('runpy').run_path('x')": "PermissionError",
+    "__import__('socket').socket()": "PermissionError",
+    "__import__('select').select([], [], [], 1)": "PermissionError",
+    "__import__('asyncio').new_event_loop()": "PermissionError",
+    "__import__('queue').Queue().get(timeout=1)": "Empty",
+    "__import__('threading').Event().wait()": "RuntimeError",
+    "__import__('threading').Barrier(2).wait(1)": "BrokenBarrierError",
+}
+"""What a component cannot do, or not as CPython does, and what a program sees that catches it."""
+
+
+def test_program_that_catches_its_error_goes_on(code: Environment, call: ScorerCall) -> None:
+    """In tools too: they run by the same function of the component."""
+    for statement, name in CAUGHT.items():
+        task = ask("?", kind="stdin", tests=[{"input": "", "output": name + "\n"}])
+        program = f"try:\n    {statement}\nexcept Exception as error:\n    print(type(error).__name__)"
+        score = code.score(task, block(program), call)
+        assert (score.parts, score.reason) == ((MICRO,), ""), statement
 
 
 @pytest.mark.parametrize(

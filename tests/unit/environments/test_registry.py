@@ -16,7 +16,7 @@ HASH = "0x" + "0" * 64
 PUBLISHED: Final = {
     "arithmetic": "e25062ced40c2246ca02ba0737f73c62872c89e2991a32a93f8659d3f1ac2ff5",
     "authored": "1313f1eb6cfe494fcee2dd0e76913dd39d3d20c20bb2dc2c275d67645065343e",
-    "choice": "41b59bf578226582c8af80b9bf861c7835eea570e00c9fd6f9fc8ca20ba4f3dc",
+    "choice": "5836d67528ec216ca1fae29d446517a6cd2e6abfd7d827d75ae76eda489bee4e",
     "code": "7ca25ed1fe47db5c9a3e69053a6ee4cfd766e094144575e48b290c18ec73bc25",
     "instruction": "95e19a0a460eca5357a6f0868b79638110c0572db3af623654b9bfedfd63e767",
     "math": "d2efc3611c37482f95bbf063f1822348b9e481b0aeb42dfc736c49544ac63f63",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -12,8 +14,8 @@ from hypothesis import strategies as st
 
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import own_manifest
-from muster.environments.tools.base import Parameter, Tool
-from muster.environments.tools.manifest import TurnsManifest
+from muster.environments.tools.base import EarlierCall, Parameter, Tool, ToolResult
+from muster.environments.tools.manifest import LEAST_CALLS, TurnsManifest
 from muster.environments.tools.registry import NO_TOOLS, make_tools, tools_root
 from muster.environments.tools.sandboxed import AuthoredTool
 from muster.environments.tools.search import Document, Search, log2, words
@@ -52,8 +54,20 @@ def tools() -> Iterator[dict[str, Tool]]:
         yield make_tools(manifest(), sandbox.call)
 
 
-def python(tools: dict[str, Tool], code: str, *earlier: str, fuel: int = FUEL) -> str:
-    return tools["python"].run({"code": code}, fuel, [{"code": one} for one in earlier]).text
+def converse(tool: Tool, *codes: str, fuel: int = FUEL) -> list[ToolResult]:
+    """Return the results of a conversation's calls, of which each has so much fuel."""
+    earlier: list[EarlierCall] = []
+    results = []
+    for code in codes:
+        arguments = {"code": code}
+        results.append(tool.run(arguments, fuel, [one for one in earlier if one.lasting]))
+        earlier.append(EarlierCall(tool.name, arguments, results[-1].fuel, results[-1].lasting))
+    return results
+
+
+def python(tools: dict[str, Tool], *codes: str) -> str:
+    """Return the text of the last of a conversation's calls."""
+    return converse(tools["python"], *codes)[-1].text
 
 
 @pytest.mark.parametrize(
@@ -80,8 +94,8 @@ def test_python_gives_what_is_printed_and_the_last_value(tools: dict[str, Tool],
 
 
 def test_python_keeps_names_of_the_conversations_earlier_calls_and_of_no_other(tools: dict[str, Tool]) -> None:
-    assert python(tools, "a + b", "a = 40\nprint('unheard')", "b = 2") == "42\n"
-    assert python(tools, "a", "1 / 0", "def", "a = 5") == "5\n"
+    assert python(tools, "a = 40\nprint('unheard')", "b = 2", "a + b") == "42\n"
+    assert python(tools, "1 / 0", "def", "a = 5\n1 / 0", "a") == "5\n"
     assert python(tools, "a") == "NameError: name 'a' is not defined\n"
 
 
@@ -93,16 +107,55 @@ def test_python_is_the_same_on_every_machine(tools: dict[str, Tool]) -> None:
     assert 0 < again.fuel < FUEL
 
 
-def test_the_default_fuel_is_enough_for_a_python_call_in_each_turn(tools: dict[str, Tool]) -> None:
+ENDS: Final = {
+    "while True: pass": "error: out of fuel",
+    "import os\nos._exit(0)": "error: the code ended its process, or asked for what the sandbox lacks",
+    "import os\nos.abort()": "error: the code ended its process, or asked for what the sandbox lacks",
+    "import sys\nsys.exit(3)": "SystemExit: 3\n",
+    "x = 'a' * 10**9": "MemoryError: \n",
+    "x = []\nwhile True: x.append('a' * 10**6)": "MemoryError: \n",
+    "while True: print('a' * 10**5)": "error: too much output",
+    "import sys\nsys.stdout.buffer.getvalue = None": "error: ",
+    "import contextlib\nraise KeyError(SystemExit)": "KeyError",
+}
+"""Calls after which others work, and what they come to."""
+
+
+@pytest.mark.parametrize("code", ENDS)
+def test_call_that_ends_its_interpreter_leaves_nothing_behind(tools: dict[str, Tool], code: str) -> None:
     turns = manifest()
-    left, earlier = turns.fuel, list[dict[str, str]]()
-    for number in range(1, turns.turns):
-        call = {"code": "n = n + 1\nn" if earlier else "n = 1\nn"}
-        result = tools["python"].run(call, left, earlier)
-        assert result.text == f"{number}\n"
-        left -= result.fuel
-        earlier.append(call)
-    assert left > 0
+    codes = ("a = 1", "a = 2\n" + code, "a", "sum(range(10**5))", "a + 1")
+    results = converse(tools["python"], *codes, fuel=turns.fuel // LEAST_CALLS)
+    lasting = ENDS[code] == "KeyError"
+    assert results[1].text.startswith(ENDS[code])
+    assert results[1].lasting == lasting
+    assert (
+        [one.text for one in results[2:]] == ["2\n", "4999950000\n", "3\n"]
+        if lasting
+        else ["1\n", "4999950000\n", "2\n"]
+    )
+    assert sum(one.fuel for one in results) < turns.fuel
+
+
+def test_earlier_calls_are_not_paid_again(tools: dict[str, Tool]) -> None:
+    first, *others = converse(tools["python"], "a = sum(range(10**5))\nprint('x' * 10**5)", *["a"] * 5)
+    assert first.fuel > 5 * 10**7
+    assert [one.text for one in others] == ["4999950000\n"] * 5
+    assert max(one.fuel for one in others) < 10**7
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import builtins\nbuiltins.print = builtins.repr = builtins.compile = builtins.isinstance = None",
+        "import ast, io, sys\nast.Expr = ast.Module = io.TextIOWrapper = None\nsys.modules.clear()",
+        "import sys\nsys.stdout.close()\nsys.stdout = None",
+        "import sys\nsys.stdout.detach()",
+        "__builtins__ = {}",
+    ],
+)
+def test_what_a_call_does_to_its_interpreter_ends_no_later_one(tools: dict[str, Tool], code: str) -> None:
+    assert python(tools, code, "6 * 7") == "42\n"
 
 
 def test_out_of_fuel_is_a_result_of_all_fuel(tools: dict[str, Tool]) -> None:
@@ -135,7 +188,11 @@ def test_authored_tools_get_their_arguments_and_return_a_text(tools: dict[str, T
 def test_an_authored_tool_that_fails_gives_an_error(tools: dict[str, Tool]) -> None:
     with Sandbox() as sandbox:
         for source, text in {
-            "def run(text): return 7": "error: no text came back",
+            "def run(text): return 7": "7",
+            "def run(text): return None": "null",
+            "def run(text): return {'é': [True, 1.5], 2: ()}": '{"é": [true, 1.5], "2": []}',
+            "def run(text): return {1, 2}": "error: TypeError: Object of type set is not JSON serializable",
+            "def run(text): return [float('nan')]": "error: ValueError: Out of range float values are not JSON",
             "def run(text): raise KeyError(text)": "error: KeyError: 'a'",
             "def run(words): return words": "error: TypeError: run() got an unexpected keyword argument 'text'",
             "def walk(text): return text": "error: NameError: name 'run' is not defined",
@@ -160,8 +217,20 @@ def test_logarithms_are_right_to_one_in_the_last_place(a: int, b: int) -> None:
     assert abs(log2(high, low) - math.log2(high / low) * 65536) < 1.01
 
 
-def test_words_fold_ascii_only() -> None:
-    assert words("The É-cole, 42 İ") == [b"the", "É".encode(), b"cole", b"42", "İ".encode()]
+def test_words_are_folded_by_one_version_of_unicode() -> None:
+    assert words("The É-cole, 42 STRASSE ﬁn") == ["the", "é", "cole", "42", "strasse", "fin"]
+    assert words("e\u0301 Straße ＡＢ－Ｃ ｶﾅ ☺ \u1e9e") == ["é", "strasse", "ab", "c", "カナ", "☺", "\u1e9e"]
+    folded = [" ".join(words(chr(code), singles=True)) for code in range(0x20000)]
+    found = sha256("\n".join(folded).encode("utf-8", "surrogatepass")).hexdigest()
+    assert found == "bd0167a00d7971b7d3a4dc5284eb47e71c2bfc87e7803d0b84389f437363d1c8", "another Python ranks otherwise"
+
+
+def test_search_finds_words_of_scripts_without_blanks() -> None:
+    texts = {"cat": "猫は魚を食べる。", "city": "東京と大阪は日本の都市です。", "ko": "고양이는 생선을 먹는다."}
+    search = Search([Document(*one) for one in texts.items()])
+    for query, name in {"大阪": "city", "東京の都市": "city", "猫": "cat", "食べる": "cat", "고양이": "ko"}.items():
+        assert search.run({"query": query}, FUEL).text.split(":")[0] == name
+    assert search.run({"query": "京大"}, FUEL).text == "nothing was found"
 
 
 def bm25(query: str, corpus: tuple[Document, ...]) -> list[str]:

@@ -209,7 +209,10 @@ def test_a_long_result_is_cut_with_a_notice_before_it_is_tokenised() -> None:
     ids = bridge(template, [], [[template.end]], [replace(RESULT, content="a" * (1 << 20))])
     assert time.process_time() - started < 0.2
     text = decoded(template, ids)
-    assert "a" * template.limit + f"\n[{(1 << 20) - template.limit} more characters were cut]\n</tool_response>" in text
+    last = "a" * (template.limit // 2)
+    first = "a" * (template.limit - len(last))
+    notice = f"[{(1 << 20) - template.limit} characters were cut here]"
+    assert f"\n{first}\n{notice}\n{last}\n</tool_response>" in text
     assert len(ids) < 4 * template.limit
 
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
+from muster.environments.tools.base import EarlierCall
 from muster.environments.tools.manifest import TurnsManifest
 from muster.errors import ConfigError
 from muster.models.init import make_tokenizer
@@ -44,15 +45,17 @@ class Row:
         self.rules, self.limit = rules, limit
         self.spans: list[list[int]] = []
         self.fuel: list[int] = []
+        earlier: list[EarlierCall] = []
         for text in texts:
             room = limit - sum(map(len, self.spans))
             self.spans.append(sampled(rules, text)[:room])
             room -= len(self.spans[-1])
-            found = next_given(rules, [], self.spans, room=room, used=sum(self.fuel))
+            found = next_given(rules, [], self.spans, room=room, earlier=earlier)
             if found is None:
                 break
             self.spans.append(found.tokens.tolist())
-            self.fuel += found.fuel
+            self.fuel += [one.fuel for one in found.calls]
+            earlier += found.calls
 
     def error(self) -> str:
         tokens = np.array([one for span in self.spans for one in span], np.int32)
@@ -92,11 +95,16 @@ def test_a_conversation_that_meets_its_limit_in_the_middle_of_a_call_ends_there(
     assert (len(row.spans), len(row.spans[0]), row.error()) == (1, 20, "")
 
 
-def test_all_calls_share_the_fuel() -> None:
-    row = Row(rules_of(fuel=3), call("1+1+1"), call("1+1+1"), "Done.")
-    assert "3" in row.text(1)
+def test_all_calls_share_the_fuel_and_one_has_a_quarter_at_most() -> None:
+    row = Row(rules_of(fuel=7), *[call("1+1+1") * 2] * 2, "Done.")
+    assert row.text(1).count("3") == 2
+    assert row.text(3).count("3") == 1
     assert "error: out of fuel" in row.text(3)
-    assert (row.fuel, row.error()) == ([2, 1], "")
+    assert (row.fuel, row.error()) == ([2, 2, 2, 1], "")
+    row = Row(rules_of(fuel=8), call("1+1+1+1") + call("1+1+1"), "Done.")
+    assert "error: out of fuel" in row.text(1)
+    assert "3" in row.text(1)
+    assert (row.fuel, row.error()) == ([2, 2], "")
 
 
 def move(spans: list[list[int]], count: int) -> None:
