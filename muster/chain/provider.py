@@ -25,6 +25,7 @@ ErrorKind = Literal[
     "taken",  # a waiting transaction has this nonce, and this one does not outbid it
     "cheap",  # the fees are too low
     "unfunded",  # the sender cannot pay
+    "behind",  # this server does not have the block yet: another one, or the same one later, answers
     "wide",  # a log query covers too many blocks or results
     "busy",  # too many requests, or a reorg at this moment: the same one later is answered
     "unclear",  # says nothing of the request: a transaction may be on its way
@@ -39,6 +40,9 @@ _WORDINGS: Final[dict[ErrorKind, str]] = {
     "cheap": r"underpriced|base ?fee|fee ?cap\b|fee ?too ?low|gas ?price .*(too low|below)",
     "unfunded": r"insufficient ?(funds|balance)|exceeds account balance|not enough funds",
     "refused": r"block gas limit|gas ?limit ?exceeded",
+    "behind": r"(beyond|after|above|past|er than|ahead of|>) ((the|its|current|last|latest|chain) )*"
+    r"(head|latest|accepted|tip|block ?(number|height))|(unknown|future) (block|header)\b"
+    r"|\b(block|header)s?\b[^.:]*(not ?found|not be found|not (yet )?(available|known|indexed))",
     "wide": r"\branges?\b|\bresults\b|response (size|(is )?too)|blocks? distance|many (blocks|logs)|\d blocks"
     r"|logs matched",
     "busy": r"rate.?(limit|exceed)|(count|quota) exceed|too many requests?\b|request (rate|limit|count)|compute units"
@@ -86,6 +90,8 @@ class RpcError(ChainError):
         code, detail = parts.get("code"), parts.get("data")
         self.reason = str(parts.get("message", ""))
         self.data = revert_data(detail)
+        self.beside: list[Any] = []
+        """Of a batch: its results, and errors in the place of those that are none."""
         self.kind = error_kind(code if isinstance(code, int) else 0, f"{self.reason} {detail or ''}", self.data)
         super().__init__(f"{method}: {self.reason}")
 
@@ -129,10 +135,16 @@ class BoundedProvider:
         return _result(method, await self.exchange(body, attempts))
 
     async def batch(self, requests: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
-        """Return the results of (method, parameters) in order, MAX_BATCH to a round trip."""
+        """Return the results of (method, parameters) in order, MAX_BATCH to a round trip.
+
+        Raises as `request`. The first error brings what came `beside` it: that may say more.
+        """
         found: list[Any] = []
         for start in range(0, len(requests), MAX_BATCH):
             found += await self._batch(requests[start : start + MAX_BATCH])
+        if error := next((one for one in found if isinstance(one, RpcError)), None):
+            error.beside = found
+            raise error
         return found
 
     async def _batch(self, requests: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
@@ -147,7 +159,7 @@ class BoundedProvider:
         if set(by_id) != set(range(len(requests))):
             _result("batch", answers[0] if answers else None)
             raise MalformedError(f"{mask(self.url)} answered {len(by_id)} of {len(requests)} calls of a batch")
-        return [_result(method, by_id[number]) for number, (method, _) in enumerate(requests)]
+        return [_answer(method, by_id[number]) for number, (method, _) in enumerate(requests)]
 
     async def exchange(self, body: object, attempts: int = ATTEMPTS) -> Any:
         """Post a JSON body and return the JSON answer; at most `timeout` seconds, retries included."""
@@ -208,12 +220,18 @@ def data(answer: Any) -> bytes:
 
 
 def _result(method: str, answer: Any) -> Any:
+    found = _answer(method, answer)
+    if isinstance(found, RpcError):
+        raise found
+    return found
+
+
+def _answer(method: str, answer: Any) -> Any:
+    """Return the result of an answer, or its error. Raises MalformedError."""
     if not isinstance(answer, dict) or ("result" not in answer and "error" not in answer):
         raise MalformedError(f"{method}: the answer is not JSON-RPC", hint="check chain.rpc_url")
     error = answer.get("error")
-    if error is None:
-        return answer.get("result")
-    raise RpcError(method, error)
+    return answer.get("result") if error is None else RpcError(method, error)
 
 
 def revert_data(data: Any) -> bytes:

@@ -35,7 +35,7 @@ LOG_SPAN: Final = 10_000
 LOG_QUERIES: Final = 16
 """Log queries after which a reader of a long history keeps what it has read."""
 
-LARGER_SPAN_AFTER: Final = 64
+LARGER_SPAN_AFTER: Final = 128
 """Answered log queries after which a span is tried again that the endpoint refused before."""
 
 REORG_DEPTH: Final = 64
@@ -203,11 +203,15 @@ class ChainReader:
         Raises UnreachableError when the endpoint does not know all of these blocks.
         """
         found: list[Event] = []
+        if last >= first + self.log_span.blocks and (await self.blocks([last]))[0] is None:
+            raise behind(f"it does not know block {last}")  # before all the pieces in front of it
         while first <= last:
             until = min(last, first + self.log_span.blocks - 1)
             try:
                 found += await self.events_within(kinds, first, until)
             except (RpcError, OversizedError) as error:
+                if isinstance(error, RpcError) and error.kind == "behind":
+                    raise behind(error.reason) from error
                 if until == first:
                     raise ChainError(f"logs of block {first}: {error}") from error
                 self.log_span.refuse(until - first + 1)
@@ -228,9 +232,14 @@ class ChainReader:
             "address": sorted({getattr(self.addresses, kind.ABI.contract) for kind in kinds}),
             "topics": [sorted({"0x" + kind.ABI.topic.hex() for kind in kinds})],
         }
-        answer, logs = await self.web3.provider.batch(
-            [("eth_getBlockByNumber", [hex(last), False]), ("eth_getLogs", [question])]
-        )
+        try:
+            answer, logs = await self.web3.provider.batch(
+                [("eth_getBlockByNumber", [hex(last), False]), ("eth_getLogs", [question])]
+            )
+        except RpcError as error:
+            if error.beside[:1] == [None]:  # whatever it says of the logs
+                raise behind(f"it does not know block {last}") from error
+            raise
         if (end := block_in(answer, last)) is None:
             raise behind(f"it does not know block {last}")
         found = events_in(logs, self.addresses, first, end)

@@ -382,16 +382,24 @@ class TxSender:
 
     async def _look(self, sent: Sent) -> Mined | bool:
         """Return the form of it that was mined; else whether its nonce is used and no server knows any form."""
-        count, *answers = await self.web3.provider.batch(
-            [
-                ("eth_getTransactionCount", [self.signer.address, "latest"]),
-                *(("eth_getTransactionReceipt", [value]) for value in sent.hashes),
-                *(("eth_getTransactionByHash", [value]) for value in sent.hashes),
-            ]
-        )
+        failed: RpcError | None = None
+        try:
+            count, *answers = await self.web3.provider.batch(
+                [
+                    ("eth_getTransactionCount", [self.signer.address, "latest"]),
+                    *(("eth_getTransactionReceipt", [value]) for value in sent.hashes),
+                    *(("eth_getTransactionByHash", [value]) for value in sent.hashes),
+                ]
+            )
+        except RpcError as error:
+            failed, (count, *answers) = error, error.beside or [None]
         receipts, known = answers[: len(sent.hashes)], answers[len(sent.hashes) :]
-        receipt = next((answer for answer in receipts if answer is not None and answer.get("blockNumber")), None)
-        return int(count, 16) > sent.nonce and not any(known) if receipt is None else mined_from(receipt, sent.gas)
+        receipt = next((one for one in receipts if isinstance(one, dict) and one.get("blockNumber")), None)
+        if receipt is not None:
+            return mined_from(receipt, sent.gas)
+        if failed is not None:
+            raise failed
+        return int(count, 16) > sent.nonce and not any(known)
 
     # Why it failed
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from muster.chain.provider import ErrorKind, RpcError
+from muster.chain.sender import TxSender
 
 ANSWERS: list[tuple[str, int, str, ErrorKind]] = [
     # Log queries
@@ -25,6 +27,17 @@ ANSWERS: list[tuple[str, int, str, ErrorKind]] = [
     ("PublicNode", -32701, "exceed maximum block range: 50000", "wide"),
     ("reth", -32602, "query exceeds max results 20000, retry with the range 25766988-25775072", "wide"),
     ("Arbitrum", -32000, "logs matched by query exceeds limit of 10000", "wide"),
+    # A server that lacks the block
+    ("geth", -32000, "block range extends beyond current head block", "behind"),
+    ("geth", -32000, "header not found", "behind"),
+    ("geth", -32000, "unknown block", "behind"),
+    ("reth", -32001, "block not found: 0x1c9c380", "behind"),
+    ("Besu", -32000, "One of the blocks specified in filter (fromBlock, toBlock or …) cannot be found.", "behind"),
+    ("Nethermind", -32001, "Block 30000000 not found", "behind"),
+    ("Alchemy", -32602, "toBlock is greater than the latest block", "behind"),
+    ("Avalanche", -32000, "requested to block 120 after last accepted block 110", "behind"),
+    ("QuickNode", -32000, "the requested block is not yet available", "behind"),
+    ("any", -32602, "invalid block range: end (120) > latest (110)", "behind"),
     # Too many requests
     ("Alchemy", 429, "Your app has exceeded its compute units per second capacity. If you have retries", "busy"),
     ("Anvil", -32602, "BlockOutOfRangeError: block height is 230 but requested was 224", "busy"),
@@ -105,3 +118,29 @@ def test_error_of_provider_has_its_kind(source: str, code: int, message: str, ki
 )  # fmt: skip
 def test_odd_errors_have_a_kind(error: Any, kind: ErrorKind) -> None:
     assert RpcError("eth_call", error).kind == kind
+
+
+async def test_receipt_counts_beside_another_answer_that_is_an_error() -> None:
+    failed = RpcError("eth_getTransactionByHash", {"code": -32000, "message": "internal error"})
+    receipt = {
+        "transactionHash": "0x" + "11" * 32,
+        "blockNumber": "0x7",
+        "status": "0x1",
+        "gasUsed": "0x5208",
+        "logs": [],
+    }
+
+    async def batch(_: object) -> None:
+        raise failed
+
+    sender = SimpleNamespace(
+        web3=SimpleNamespace(provider=SimpleNamespace(batch=batch)), signer=SimpleNamespace(address="0x")
+    )
+    sent = SimpleNamespace(hashes=(b"1",), gas=30_000, nonce=0)
+    failed.beside = ["0x1", receipt, failed]
+    mined = await TxSender._look(cast(Any, sender), cast(Any, sent))  # noqa: SLF001
+    assert (cast(Any, mined).block, cast(Any, mined).ok) == (7, True)
+    for beside in ([], ["0x1", None, failed], [failed, None, None]):
+        failed.beside = beside
+        with pytest.raises(RpcError, match="internal error"):
+            await TxSender._look(cast(Any, sender), cast(Any, sent))  # noqa: SLF001
