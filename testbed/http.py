@@ -68,7 +68,7 @@ def serving(answer: Callable[[BaseHTTPRequestHandler], Reply]) -> Iterator[str]:
             if self.command != "HEAD":
                 self.wfile.write(reply.body)
 
-        do_HEAD = do_POST = do_GET  # noqa: N815 (as the base class names them)
+        do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 (as the base class names them)
 
         def log_message(self, *_: object) -> None: ...
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import obstore
 
-from muster.clients.storage_backend import CREATED, answer, open_backend, write_seconds
+from muster.clients.storage_backend import CREATED, answer, create, open_backend, write_seconds
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import MalformedError, MismatchError, StorageError
 from muster.protocol.hashes import content_hash, is_hash
@@ -80,7 +80,7 @@ class ContentStore:
 
     async def _write(self, key: str, data: bytes | Path, size: int) -> None:
         try:
-            await obstore.put_async(self._store, key, data, mode="create")
+            await create(self._store, key, data)
         except CREATED as error:
             # Not trusted: S3 answers 409 to a create that met another request, and then nothing need be kept.
             kept = (await obstore.head_async(self._store, key))["size"]

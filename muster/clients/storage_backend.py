@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
+import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
@@ -56,9 +57,23 @@ CREATED: Final = (AlreadyExistsError, FileExistsError)
 """Errors for a file that was to be created and exists; servers send them with any status 409."""
 
 _FULL: Final = ("os error 28", "os error 122", "os error 27", "StorageFull", "QuotaExceeded", "FileTooLarge")
+OTHER_STORE: Final = (
+    'use another store, such as AWS S3, MinIO or Ceph, or a folder: orchestrator.storage_url = "file:FOLDER"'
+)
+_ANSWERED: Final = re.compile(r"performing (\w+) .* status code: (\d{3})")
+_OPERATIONS: Final = {"POST": "deletion in bulk (DeleteObjects)", "PUT": "conditional puts (If-None-Match: *)"}
+"""What a method does for us that not every store has."""
+_UNKNOWN: Final = ("405", "501", "NotImplemented", "MethodNotAllowed")
+"""Statuses and codes for an operation that a store does not have."""
+_MET: Final = "ConditionalRequestConflict"
+"""S3's code where two requests met, of which perhaps none was done."""
 _CODE: Final = re.compile(r"<Code>\s*(\w{1,64})\s*</Code>")
 _WRONG_KEY: Final = ("SignatureDoesNotMatch", "InvalidAccessKeyId", "InvalidToken", "ExpiredToken")
 _VARIABLES: Final = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+
+
+class UnsupportedError(StorageConfigError):
+    """The store answers that it does not have an operation."""
 
 
 def open_backend(url: str) -> tuple[ObjectStore, Path | None]:
@@ -112,6 +127,16 @@ def client_options(environment: Mapping[str, str]) -> ClientConfig:
     return options  # type: ignore[return-value]
 
 
+async def create(store: ObjectStore, key: str, data: bytes | Path) -> None:
+    """Write a file that must not exist yet. Raises one of CREATED, and obstore's errors."""
+    try:
+        await obstore.put_async(store, key, data, mode="create")
+    except CREATED as error:
+        if _code(error) != _MET:
+            raise
+        await obstore.put_async(store, key, data, mode="create")
+
+
 def write_seconds(size: int) -> float:
     """Return how long keeping `size` bytes may take."""
     return ANSWER_SECONDS + size / WRITE_BYTES_PER_SECOND
@@ -160,7 +185,8 @@ def explain(error: Exception, what: str, url: str, seconds: float = ANSWER_SECON
 
 
 def _explain_s3(error: Exception, what: str, url: str) -> StorageError:
-    code, bucket = _code(error), urlsplit(url).netloc
+    code, bucket, text = _code(error), urlsplit(url).netloc, str(error)
+    method, status = found.groups() if (found := _ANSWERED.search(text)) else ("", "")
     if code == "NoSuchBucket":
         hint = f"create it, or check orchestrator.storage_url, AWS_ENDPOINT_URL and AWS_REGION: aws s3 mb s3://{bucket}"
         return StorageConfigError(f"{what}: there is no bucket {bucket} at this endpoint", hint=hint)
@@ -172,8 +198,14 @@ def _explain_s3(error: Exception, what: str, url: str) -> StorageError:
     elif isinstance(error, PermissionDeniedError) or code == "AccessDenied":
         reason = f"the storage refuses this key ({code or 'permission denied'})"
         hint = f"check {_VARIABLES}; the key needs to get, put, list and delete in this bucket"
-    elif "builder error" in str(error):
+    elif "builder error" in text:
         reason, hint = "the endpoint cannot be used", "check AWS_ENDPOINT_URL and AWS_ALLOW_HTTP"
+    elif code in _UNKNOWN or status in _UNKNOWN or (method == "POST" and status.startswith("4")):
+        operation = _OPERATIONS.get(method, method)
+        return UnsupportedError(f"{what}: {url} has no {operation}: it answers {code or status}", hint=OTHER_STORE)
+    elif status.startswith("4"):
+        reason = f"the storage refuses it ({code or status}): {_first_line(error)}"
+        return StorageError(f"{what} in {url}: {reason}", hint="the storage is up: look its code up in its manual")
     else:
         reason = _first_line(error)
         return StorageError(f"{what} in {url}: {reason}", hint="check AWS_ENDPOINT_URL; is the storage up?")

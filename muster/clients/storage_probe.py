@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import obstore
 
-from muster.clients.storage_backend import CREATED, answer, open_backend
+from muster.clients.storage_backend import CREATED, OTHER_STORE, UnsupportedError, answer, create, open_backend
 from muster.errors import StorageConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ _RANGE: Final = (16, 8)
 _NOT_PARTIAL: Final = "non-partial response"
 """obstore's message for an answer 200 to a range."""
 
-_HINT: Final = 'use another store, such as AWS S3, MinIO or Ceph, or a folder: orchestrator.storage_url = "file:FOLDER"'
-
 
 async def probe(url: str, clock: Callable[[], float] = time.time) -> float:
     """Check the store at `url`: create, create again, range read, list, delete.
@@ -47,9 +45,9 @@ async def probe(url: str, clock: Callable[[], float] = time.time) -> float:
     store, folder = open_backend(url)
     key = f"{_KIND}/{secrets.token_hex(16)}"
     try:
-        await _create(store, url, key)
+        missing = await _create(store, url, key)
         try:
-            skew, faults = await _try_out(store, url, key, clock)
+            skew, faults = await _try_out(store, url, key, clock, missing)
         except BaseException:
             # Report what failed first: a store that fails may fail to delete, too.
             with contextlib.suppress(StorageError, FileNotFoundError):
@@ -60,25 +58,31 @@ async def probe(url: str, clock: Callable[[], float] = time.time) -> float:
             with contextlib.suppress(OSError):  # another probe's file is in it
                 (folder / _KIND).rmdir()
     if faults:
-        raise StorageConfigError(f"{url} cannot be trusted with files: {'; '.join(faults)}", hint=_HINT)
+        raise StorageConfigError(f"{url} cannot be trusted with files: {'; '.join(faults)}", hint=OTHER_STORE)
     return skew if abs(skew) > MAX_SKEW_SECONDS else 0.0
 
 
-async def _create(store: ObjectStore, url: str, key: str) -> None:
+async def _create(store: ObjectStore, url: str, key: str) -> str:
+    """Write the file; return in words what the store lacks for that, empty if nothing."""
     try:
-        create = obstore.put_async(store, key, _FIRST, mode="create")
-        await answer(create, "cannot create a file (If-None-Match: *)", url, may_exist=True)
+        await answer(create(store, key, _FIRST), "cannot create a file (If-None-Match: *)", url, may_exist=True)
     except CREATED as error:
         fault = "create: it says that a file exists which does not"
-        raise StorageConfigError(f"{url} cannot be trusted with files: {fault}", hint=_HINT) from error
+        raise StorageConfigError(f"{url} cannot be trusted with files: {fault}", hint=OTHER_STORE) from error
+    except UnsupportedError as error:
+        await answer(obstore.put_async(store, key, _FIRST, mode="overwrite"), "cannot write a file", url)
+        return str(error)
+    return ""
 
 
-async def _try_out(store: ObjectStore, url: str, key: str, clock: Callable[[], float]) -> tuple[float, list[str]]:
+async def _try_out(
+    store: ObjectStore, url: str, key: str, clock: Callable[[], float], missing: str
+) -> tuple[float, list[str]]:
     """Return the skew of the clocks and a sentence for every operation that is broken. A fault does not hide others."""
     head = await answer(obstore.head_async(store, key), "cannot look for what was just written", url)
     skew = head["last_modified"].timestamp() - clock()  # the store stamps a file with its own time
     faults = [
-        await _create_again(store, url, key),
+        missing or await _create_again(store, url, key),
         await _read_range(store, url, key),
         await _list(store, url, key),
         await _delete(store, url, key),
@@ -121,9 +125,11 @@ async def _list(store: ObjectStore, url: str, key: str) -> str:
 
 
 async def _delete(store: ObjectStore, url: str, key: str) -> str:
-    await answer(obstore.delete_async(store, key), "cannot delete", url)
     try:
+        await answer(obstore.delete_async(store, key), "cannot delete", url)
         await answer(obstore.head_async(store, key), "cannot look for what was just deleted", url, may_lack=True)
     except FileNotFoundError:
         return ""
+    except UnsupportedError as error:
+        return str(error)
     return "delete: what was just deleted is still there"

@@ -13,6 +13,7 @@ from muster.clients.storage_backend import open_backend
 from muster.clients.storage_probe import MAX_SKEW_SECONDS, probe
 from muster.errors import ConfigError, StorageConfigError, StorageError
 from testbed.chain.anvil import free_port
+from testbed.servers.lacking_s3 import LackingS3
 
 
 async def kept(url: str) -> list[str]:
@@ -49,6 +50,54 @@ async def test_a_server_that_overwrites_and_ignores_ranges_is_refused_and_stays_
     assert "use another store" in caught.value.hint
     assert caught.value.exit_code == 78
     assert await kept(url) == []
+
+
+async def test_each_operation_that_a_store_lacks_is_named_with_its_code(use_s3):
+    server = LackingS3(create=[(501, "NotImplemented")], bulk=(405, "MethodNotAllowed"))
+    with server.running() as endpoint:
+        url = use_s3(endpoint)
+        with pytest.raises(StorageConfigError) as caught:
+            await probe(url)
+        assert str(caught.value) == (
+            f"{url} cannot be trusted with files: cannot create a file (If-None-Match: *): {url} has no conditional "
+            f"puts (If-None-Match: *): it answers NotImplemented; cannot delete: {url} has no deletion in bulk "
+            "(DeleteObjects): it answers MethodNotAllowed"
+        )
+        assert "use another store" in caught.value.hint
+        store = ContentStore(url)
+        with pytest.raises(StorageConfigError, match=r"has no conditional puts.* it answers NotImplemented"):
+            await store.put(b"abc")
+        for bulk in ((501, "NotImplemented"), (400, "InvalidArgument")):
+            server.bulk = bulk
+            with pytest.raises(StorageConfigError, match=f"cannot delete .* has no deletion in bulk.* {bulk[1]}"):
+                await store.delete("0x" + "00" * 32)
+        server.create.clear()
+        server.bulk = None
+        assert await probe(url) != 0.0, "it stamps files with an old time"
+        assert server.files.keys() == {name for name in server.files if "probe" in name}
+
+
+async def test_create_that_met_another_request_is_tried_once_more(use_s3):
+    met = (409, "ConditionalRequestConflict")
+    server = LackingS3(create=[met])
+    with server.running() as endpoint:
+        store = ContentStore(use_s3(endpoint))
+        with pytest.raises(StorageError, match="cannot keep"):
+            await store.put(b"abc")
+        server.create[:] = [met, (412, "PreconditionFailed")]
+        server.files.clear()
+        with pytest.raises(StorageError, match="cannot keep"):
+            await store.put(b"abc")
+        server.create.clear()
+        name = await store.put(b"abc")
+        assert await store.get(name) == b"abc"
+
+
+async def test_refusal_is_no_silence(use_s3):
+    server = LackingS3(create=[(400, "EntityTooLarge")])
+    with server.running() as endpoint, pytest.raises(StorageError, match=r"refuses it \(EntityTooLarge\)") as caught:
+        await ContentStore(use_s3(endpoint)).put(b"abc")
+    assert "the storage is up" in caught.value.hint
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
