@@ -133,6 +133,7 @@ def disable_dropout(module: torch.nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
+        vars(part).update({name: 0.0 for name in vars(part) if name.endswith("dropout")})  # for torch's function
 
 
 def _no_moments(parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
