@@ -23,9 +23,10 @@ def read_secret(path: Path, settings: str = "keys.*", *, may_be_empty: bool = Fa
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077 and str(path.parent) != os.environ.get("CREDENTIALS_DIRECTORY"):
+        credentials = Path(os.environ.get("CREDENTIALS_DIRECTORY") or os.devnull)
+        if mode & 0o077 and path.absolute().parent != credentials:
             mounted = os.statvfs(path).f_flag & os.ST_RDONLY
-            hint = f"export CREDENTIALS_DIRECTORY={path.parent}" if mounted else f"chmod 600 {path}"
+            hint = f"export CREDENTIALS_DIRECTORY={path.absolute().parent}" if mounted else f"chmod 600 {path}"
             raise ConfigError(f"others may read {path} (mode {mode:04o})", hint=hint)
         lines = read_small(path).splitlines()
     except OSError as error:

@@ -251,8 +251,9 @@ def test_secret_of_a_read_only_mount_can_be_allowed(
     with pytest.raises(ConfigError, match="others may read") as caught:
         read_secret(password_file)
     assert f"CREDENTIALS_DIRECTORY={tmp_path}" in caught.value.hint
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    assert read_secret(password_file) == PASSWORD
+    for named in (tmp_path, f"{tmp_path}/"):
+        monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(named))
+        assert read_secret(password_file) == PASSWORD
 
 
 TYPED = "pässwörd ﬁve"
