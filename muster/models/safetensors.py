@@ -1,5 +1,7 @@
 """Read the header of an untrusted safetensors file: its tensors and their places. Loads no tensor.
 
+A file that safetensors itself would not open is refused here too.
+
 https://huggingface.co/docs/safetensors: a length u64, a head of JSON, and the tensors' bytes.
 """
 
@@ -12,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from safetensors import SafetensorError, safe_open
 
 from muster.runtime.documents import unique
 
@@ -82,4 +86,8 @@ def tensors_of(path: Path) -> list[Tensor]:
         at = tensor.stop
     if at < size:
         raise ValueError(f"{size - at} bytes that belong to no tensor")
-    return found
+    try:
+        with safe_open(path, framework="np"):
+            return found
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error

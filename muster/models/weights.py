@@ -40,13 +40,15 @@ def weights_in(folder: Path) -> dict[str, tuple[Path, Tensor]]:
         try:
             tensors = tensors_of(path)
         except (OSError, ValueError) as error:
-            raise MalformedError(f"{path} is not a safetensors file: {error}") from error
+            hint = f"download {path.name} again"
+            raise MalformedError(f"{path} is not a safetensors file: {error}", hint=hint) from error
         for tensor in tensors:
             if (first := found.setdefault(tensor.name, (path, tensor))[0]) != path:
                 raise MalformedError(f"{folder}: {tensor.name[:200]} is both in {first.name} and in {path.name}")
     files = {name: path.name for name, (path, _) in found.items()}
     if INDEX in shown and _json_value(folder / INDEX, "weight_map") != files:
-        raise MalformedError(f"{folder / INDEX} does not say which tensors the files hold")
+        hint = f"download {INDEX} and the files that it names again"
+        raise MalformedError(f"{folder / INDEX} does not say which tensors the files hold", hint=hint)
     is_untied = _json_value(folder / "config.json", "tie_word_embeddings") is False
     if HEAD in found and not is_untied and not _equal(found[HEAD], found.get(EMBEDDING)):
         raise MalformedError(f"{folder} has another {HEAD} than {EMBEDDING}, and its config.json does not untie them")
