@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from muster.errors import ConfigError, UsageError
 from muster.models.safetensors import tensors_of
@@ -43,6 +43,11 @@ FIXED_FILES: Final = (
 Two processes that read different ones would judge the same work differently."""
 
 
+SNAPSHOTS: Final = ("", "models--*/", "hub/models--*/")
+"""Where Hugging Face's cache keeps the folders of one model, of all, and of all beside other things."""
+LFS_POINTER: Final = b"version https://git-lfs"
+
+
 def checkpoint_problem(names: Iterable[str]) -> str:
     """Return why files of these names are no checkpoint; "" when they are FIXED_FILES and the weights of one model."""
     given = set(names) - set(FIXED_FILES)
@@ -58,22 +63,51 @@ def checkpoint_problem(names: Iterable[str]) -> str:
     return ""
 
 
+def check_place(folder: Path) -> None:
+    """Raise ConfigError for a folder whose files are elsewhere: a cache's root, links to nothing, Git LFS pointers."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder", hint="name a checkpoint folder with safetensors")
+    kept = [one for start in SNAPSHOTS for one in folder.glob(f"{start}snapshots/*/config.json")]
+    if kept and not (folder / "config.json").exists():
+        newest = max(kept, key=lambda path: path.lstat().st_mtime).parent
+        raise ConfigError(f"{folder} is a cache of models, and no model's own folder", hint=f"name {newest}")
+    for path in (one for one in sorted(folder.iterdir()) if one.name in FIXED_FILES or one.suffix == ".safetensors"):
+        if path.is_symlink() and not path.exists():
+            hint = f"copy the folder with what its links name (cp -rL), or download {path.name} again"
+            raise ConfigError(f"{path} is a link to {path.readlink()}, where nothing is", hint=hint)
+        with path.open("rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                hint = f"git -C {folder} lfs pull"
+                raise ConfigError(f"{path} is a pointer of Git LFS: the file itself was not downloaded", hint=hint)
+
+
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a checkpoint, by folder or Hugging Face name. Raises ConfigError if there is none."""
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"no tokenizer at {path}: {error}", hint="muster model init") from error
+        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+        tokenizer("")  # heeds what is only read then
+    except Exception as error:  # tokenizers raises this very class
+        raise ConfigError(f"no tokenizer at {path}: {str(error)[:300]}", hint="muster model init") from error
+    return tokenizer
+
+
+def config_of(directory: Path) -> dict[str, Any]:
+    """Return config.json of a checkpoint. Raises ConfigError when it cannot be read, or is no object."""
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}", hint="muster model init") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path} is no object of JSON", hint="muster model init")
+    return config
 
 
 def vocabulary_of(directory: Path) -> int:
     """Return how many tokens a checkpoint's model has. Raises ConfigError if its config.json does not say."""
-    try:
-        size = json.loads((directory / "config.json").read_bytes())["vocab_size"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"no vocab_size in {directory}/config.json: {error}", hint="muster model init") from error
+    size = config_of(directory).get("vocab_size")
     if type(size) is not int or size < 1:
         raise ConfigError(f"a vocab_size of {size!r} in {directory}/config.json", hint="muster model init")
     return size
@@ -85,13 +119,10 @@ def context_of(directory: Path) -> int | None:
     None where its config.json does not say, or where positions are scaled (RoPE scaling), so that only who runs it
     knows. Raises ConfigError when config.json cannot be read.
     """
-    try:
-        config = json.loads((directory / "config.json").read_bytes())
-        context = config.get("max_position_embeddings")
-        ropes = [config.get(name) or {} for name in ("rope_scaling", "rope_parameters")]
-        stretched = any(rope.get("rope_type", "default") != "default" or "factor" in rope for rope in ropes)
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{directory / 'config.json'} cannot be read: {error}", hint="muster model init") from error
+    config = config_of(directory)
+    context = config.get("max_position_embeddings")
+    ropes = [rope for name in ("rope_scaling", "rope_parameters") if isinstance(rope := config.get(name), dict)]
+    stretched = any(rope.get("rope_type", "default") != "default" or "factor" in rope for rope in ropes)
     return context if isinstance(context, int) and not stretched else None
 
 
@@ -113,11 +144,8 @@ def dtype_of(directory: Path) -> str:
 
     Raises ConfigError when config.json cannot be read.
     """
-    try:
-        config = json.loads((directory / "config.json").read_bytes())
-        return str(config.get("dtype") or config.get("torch_dtype") or "")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{directory / 'config.json'} cannot be read: {error}", hint="muster model init") from error
+    config = config_of(directory)
+    return str(config.get("dtype") or config.get("torch_dtype") or "")
 
 
 def model_hash(directory: Path) -> bytes:

@@ -8,7 +8,6 @@ folder is written whole or not at all.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,8 @@ from typing import Final
 
 from muster.authoring.models.door import check_checkpoint
 from muster.errors import ConfigError, UnreachableError, UsageError
-from muster.models.files import FIXED_FILES, INDEX, WEIGHTS, folder_of
+from muster.models.files import FIXED_FILES, INDEX, PART, WEIGHTS, check_place, checkpoint_problem, folder_of
+from muster.models.weights import weights_in
 from muster.runtime.files import sha256_of, sync
 
 PICKLES: Final = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -29,6 +29,9 @@ PAPERS: Final = re.compile(r"(LICEN[CS]E|NOTICE|README)([.-].*)?", re.IGNORECASE
 """Files that say by what right a model may be used."""
 
 HUB_FILES: Final = (*FIXED_FILES, "*.safetensors", INDEX, "LICEN[CS]E*", "NOTICE*", "README*")
+
+
+AS_SAVED: Final = "take a folder as save_pretrained writes it: download what is missing, remove what is too much"
 
 
 Log = Callable[[str], None]
@@ -59,6 +62,7 @@ def copy_folder(source: Path, directory: Path, note: Log) -> None:
     if _is_filled(directory):
         if not _equal(files, directory):
             raise _occupied(directory)
+        weights_in(directory)
         return
     with written_whole(directory) as partial:
         for name, path in files.items():
@@ -68,36 +72,22 @@ def copy_folder(source: Path, directory: Path, note: Log) -> None:
 
 def files_of(source: Path) -> dict[str, Path]:
     """Return the files of a Hugging Face folder that a run needs, by name. Raises ConfigError for what it lacks."""
+    check_place(source)
     present = {one.name: one for one in source.iterdir() if one.is_file()}
     pickled = sorted(name for name in present if Path(name).suffix in PICKLES)
-    # 1. Weights: those that the index names, or the one file.
     if pickled and not any(name.endswith(".safetensors") for name in present):
         raise ConfigError(
             f"{source} has its weights in {', '.join(pickled)}: pickle, which runs its author's code when it is loaded",
             hint="take a version of the model with safetensors, or convert it on a machine that you can lose",
         )
-    weights = _indexed(present[INDEX]) if INDEX in present else [WEIGHTS]
-    # 2. What they cannot do without.
-    wanted = ["config.json", *weights, *([] if weights == [WEIGHTS] else [INDEX])]
-    if missing := [name for name in wanted if name not in present]:
-        raise ConfigError(
-            f"{source} has no {', '.join(missing)}", hint="name a folder as transformers' save_pretrained writes it"
-        )
-    # 3. The rest.
+    if "config.json" not in present:
+        raise ConfigError(f"{source} has no config.json", hint=AS_SAVED)
+    weights = [name for name in present if name in (WEIGHTS, INDEX) or PART.fullmatch(name)]
+    if problem := checkpoint_problem(weights):
+        adapter = "adapter_config.json" in present and "merge the adapter into its model (peft: merge_and_unload)"
+        raise ConfigError(f"{source}: {problem}", hint=adapter or AS_SAVED)
     papers = [name for name in present if PAPERS.fullmatch(name)]
-    return {name: present[name] for name in (*wanted, *FIXED_FILES, *sorted(papers)) if name in present}
-
-
-def _indexed(index: Path) -> list[str]:
-    """Return the files of weights that an index names: all in its own folder."""
-    try:
-        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        plain = all(Path(name).name == name and name.endswith(".safetensors") for name in names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{index} cannot be read: {error!r}") from error
-    if not plain or not names:
-        raise ConfigError(f"{index} names other files than safetensors beside it: {', '.join(names)[:200]}")
-    return names
+    return {name: present[name] for name in (*FIXED_FILES, *weights, *sorted(papers)) if name in present}
 
 
 def fetch_snapshot(name: str, revision: str | None, cache: Path, note: Log, *, endpoint: str | None = None) -> Path:
