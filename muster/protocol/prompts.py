@@ -24,6 +24,9 @@ DAY = date(2024, 7, 26)
 
 BUDGET_SENTENCE = "\n\nThink for about {budget} tokens inside <think> and </think>, then give only the answer."
 
+MAX_TEMPLATE = 1 << 18
+"""Longest chat template that is rendered, in characters; those that people use have up to some 20,000."""
+
 UNKNOWN = "\ufffd"
 """Stands in a text for a token that the tokenizer does not know."""
 
@@ -64,7 +67,7 @@ def prompt_text(
 
 
 def chat_template(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the tokenizer's chat template. Raises ConfigError if it has none."""
+    """Return the tokenizer's chat template. Raises ConfigError if it has none, or one longer than MAX_TEMPLATE."""
     template = tokenizer.chat_template
     if isinstance(template, dict):  # several, by name
         template = template.get("default")
@@ -73,7 +76,17 @@ def chat_template(tokenizer: PreTrainedTokenizerBase) -> str:
             "the tokenizer has no chat template",
             hint="use a chat model (of several templates one named default), or muster model init",
         )
+    if len(template) > MAX_TEMPLATE:
+        raise ConfigError(f"a chat template of {len(template)} characters; at most {MAX_TEMPLATE} are rendered")
     return template
+
+
+def refusals() -> tuple[type[Exception], ...]:
+    """Return what a template raises that cannot be read, or does not take what it is given."""
+    from jinja2 import TemplateError  # of what renders templates; imported with transformers
+
+    arithmetic = (ArithmeticError, SyntaxError, RecursionError)
+    return (TemplateError, TypeError, ValueError, AttributeError, LookupError, *arithmetic)
 
 
 def render(
@@ -89,8 +102,6 @@ def render(
 
     more: what else the template may know.
     """
-    from jinja2 import TemplateError  # of what renders templates; imported with transformers
-
     template = chat_template(tokenizer)
     if tools:
         more |= {"tools": list(tools)} | ({"xml_tools": list(tools)} if "xml_tools" in template else {})
@@ -104,7 +115,7 @@ def render(
             strftime_now=DAY.strftime,
             **more,
         )
-    except (TemplateError, TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
+    except refusals() as error:
         raise MalformedError(str(error)) from error
     assert isinstance(text, str)
     return text

@@ -70,17 +70,17 @@ class ModelFacts:
         Raises ConfigError when it is none, or names no end token, or one that is no token.
         """
         more = model_dir / "generation_config.json"
-        found: set[object] = set()
+        found: list[object] = []
         try:
             config = json.loads((model_dir / "config.json").read_bytes())
             for one in (config, json.loads(more.read_bytes()) if more.exists() else {}):
                 stop = one.get("eos_token_id")
-                found.update(stop if isinstance(stop, list) else [] if stop is None else [stop])
+                found.extend(stop if isinstance(stop, list) else [] if stop is None else [stop])
             vocabulary = int(config["vocab_size"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{model_dir / 'config.json'} names no vocab_size or eos_token_id: {error}") from error
-        stops = frozenset(one for one in found if type(one) is int and one >= 0)
-        if not stops or len(stops) != len(found):
+        stops = frozenset(one for one in found if type(one) is int and 0 <= one < vocabulary)
+        if not stops or not all(type(one) is int and one in stops for one in found):
             raise ConfigError(f"an eos_token_id of {str(sorted(map(str, found)))[:200]} in {model_dir}")
         return cls(vocabulary, stops)
 

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from muster.authoring.models.template import check_bound
 from muster.environments.task import ask
 from muster.errors import ConfigError, MalformedError
-from muster.models.files import load_tokenizer
+from muster.models.files import check_place, load_tokenizer
 from muster.models.safetensors import pieces_of
 from muster.models.weights import check_scale, weights_in
-from muster.protocol.prompts import end_token, prompt_text, prompt_tokens
+from muster.protocol.prompts import chat_template, end_token, prompt_text, prompt_tokens
 from muster.runtime.documents import unique
 from muster.verification.rules import ModelFacts
 
@@ -37,6 +38,7 @@ MAX_BRACKETS: Final = 500
 """Lists and objects of a configuration."""
 LIMITS: Final = MappingProxyType(
     {"num_hidden_layers": 512, "hidden_size": 1 << 16, "intermediate_size": 1 << 20, "vocab_size": 1 << 21}
+    | {"max_position_embeddings": 1 << 24}
     | dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim"), 1 << 11)
 )
 """Largest sizes of a configuration that a model is built from, without memory."""
@@ -53,7 +55,9 @@ FAMILIES: Final = MappingProxyType(
         "arcee": _BIASES,
         "ernie4_5": frozenset(),
         "gemma": frozenset(),
-        "gemma3_text": _WINDOW | {"query_pre_attn_scalar", "_sliding_window_pattern", "layer_types"},
+        "gemma3_text": _WINDOW
+        | {"query_pre_attn_scalar", "layer_types", "rope_local_base_freq"}
+        | {"sliding_window_pattern", "_sliding_window_pattern"},
         "glm": _PART | {"attention_bias"},
         "glm4": _PART | {"attention_bias"},
         "helium": frozenset(),
@@ -65,7 +69,7 @@ FAMILIES: Final = MappingProxyType(
         "olmo3": _WINDOW | {"layer_types"},
         "phi3": _WINDOW | _PART | {"original_max_position_embeddings"},
         "seed_oss": frozenset(),
-        "starcoder2": frozenset(),
+        "starcoder2": _WINDOW,
         "qwen2": frozenset({"max_window_layers"}),
         "qwen3": frozenset({"max_window_layers"}),
         "smollm3": frozenset({"max_window_layers", "no_rope_layers", "no_rope_layer_interval"}),
@@ -73,6 +77,8 @@ FAMILIES: Final = MappingProxyType(
 )
 """Model types that all three programs compute alike, and what a configuration may set of them besides FREE."""
 
+BY_LAYER: Final = frozenset({"gemma3_text", "olmo3"})
+"""Families in which each type of layer may turn positions in a way of its own."""
 WHOLE_HEADS: Final = frozenset({"helium", "qwen2"})
 """Families of which the engine divides hidden_size by the heads, whatever head_dim says."""
 
@@ -86,8 +92,9 @@ REFUSED: Final = (
 """Why a model type is refused, by a pattern of its name; the first that fits."""
 
 FREE: Final = frozenset(LIMITS) | {
-    *("max_position_embeddings", "rms_norm_eps", "rope_parameters", "rope_theta", "rope_scaling", "initializer_range"),
+    *("rms_norm_eps", "rope_parameters", "rope_theta", "rope_scaling", "initializer_range"),
     *("tie_word_embeddings", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "layer_types"),
+    *("attention_dropout", "residual_dropout", "embedding_dropout", "resid_pdrop", "embd_pdrop"),
 }
 """What a configuration may set of any family."""
 
@@ -99,14 +106,27 @@ ROPE_KEYS: Final = frozenset(
 )
 """What those may set: the programs read anything else differently."""
 
-CHANGES: Final = re.compile(
-    r"cap$|capping|scal|multiplier|alibi|expert|moe|bias|rope|rotary|window|clip|bidirectional|layer_types|norm_type|qk_"
+METADATA: Final = frozenset(
+    {"_name_or_path", "model_type", "architectures", "auto_map", "transformers_version", "transformers.js_config"}
+    | {"dtype", "torch_dtype", "tokenizer_class", "id2label", "label2id", "is_llama_config", "pretraining_tp"}
+    | {"_attn_implementation_autoset", "unsloth_version", "unsloth_fixed", "finetuning_task"}
 )
-"""Names of settings that some program may heed although the family's own configuration does not know them."""
+"""Keys that change nothing of what the programs compute: where a model comes from, and what others do with it."""
+PLAIN: Final = MappingProxyType(
+    dict.fromkeys(("attention_bias", "mlp_bias", "qkv_bias", "use_bias", "use_qk_norm", "use_mrope"), False)
+    | dict.fromkeys(
+        ("rope_interleaved", "is_decoder", "add_cross_attention", "tie_encoder_decoder", "torchscript"), False
+    )
+    | dict.fromkeys(("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "scale_attn_weights"), True)
+    | {"norm_type": "layer_norm", "mlp_type": "default", "layer_norm_epsilon": 1e-5}
+    | {"hidden_activation": "gelu_pytorch_tanh"}
+)
+"""The only value of keys that a type of model does not know: what it computes anyway."""
 
-POSITIVE: Final = re.compile(r"eps$|theta$|base_freq$|factor$|window$|^beta_|position_embeddings$|scalar$")
+POSITIVE: Final = re.compile(
+    r"eps$|theta$|base_freq$|(?<!short_)(?<!long_)factor$|^sliding_window$|^beta_|position_embeddings$|scalar$|_pattern$"
+)
 """Names of settings that are numbers above 0."""
-NEUTRAL: Final = (None, False, 0, 1, "", [], {})
 PROBE: Final = ask("What is 2 + 3? Answer with only the number.")
 
 
@@ -115,6 +135,7 @@ def check_checkpoint(directory: Path, temperature: float = 1.0) -> None:
 
     `temperature`: of the run. Limits say less about a model whose logits are large, and every step would be refused.
     """
+    check_place(directory)
     raw = read_config(directory)
     config = check_config(directory, raw)
     _check_tokenizer(directory, int(raw["vocab_size"]))
@@ -141,7 +162,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         numbers = [value for value in raw.values() if isinstance(value, int | float)]
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error!r}", hint="muster model init") from error
-    if not all(math.isfinite(number) and abs(number) < 1 << 31 for number in numbers):
+    if not all(abs(number) < 1 << 31 for number in numbers):  # NaN is not less
         raise ConfigError(f"{path} has a number that no model has")
     for name, most in LIMITS.items():
         size = raw.get(name)
@@ -153,7 +174,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
     """Return the configuration as transformers reads it. Raises ConfigError unless all programs compute it alike."""
     from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig, PretrainedConfig
+    from transformers import AutoConfig, GenerationConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     # 1. A family that is known to be exact, unquantized.
@@ -168,8 +189,13 @@ def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
         )
     if raw.get("architectures") != [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]:
         raise ConfigError(f"config.json names the architectures {str(raw.get('architectures'))[:200]} for {kind}")
+    for name, value in (*raw.items(), *_leaves("", raw)):
+        if POSITIVE.search(name) and value is not None and not (type(value) in (int, float) and 0 < value < 1 << 31):
+            raise ConfigError(f"config.json sets {name[:80]} to {str(value)[:80]}: it must be a number above 0")
     _check_ropes(raw, kind)
     try:
+        if (directory / "generation_config.json").exists():  # is read with the weights
+            GenerationConfig.from_pretrained(directory)
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         found, usual = config.to_dict(), type(config)().to_dict()
     except (
@@ -183,65 +209,69 @@ def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
     ) as error:
         raise ConfigError(f"transformers cannot read config.json: {str(error)[:300]}") from error
 
-    # 2. Nothing set that one program heeds and another does not.
-    common, free = PretrainedConfig().to_dict(), FREE | FAMILIES[kind]
-    for name in {*raw, *found} - free - {"rope_local_base_freq", "sliding_window_pattern"}:
-        value = found.get(name, raw.get(name))
-        own = name in usual and name not in common
-        if value != usual[name] if own else CHANGES.search(name) and value not in NEUTRAL:
-            raise ConfigError(
-                f"config.json sets {name[:80]} to {str(value)[:80]}, which not all programs of a run compute alike"
-            )
+    # 2. Nothing set that the type does not know, or that one program heeds and another does not.
+    usual = type(config)().to_dict()
+    free = FREE | FAMILIES[kind] | METADATA | (GenerationConfig().to_dict().keys() - usual.keys())
+    for name in {*raw, *found} - free:
+        value, expected = found.get(name, raw.get(name)), usual.get(name, PLAIN.get(name))
+        if not _equal(value, expected) and (name in usual or value is not None):
+            reason = "not all programs of a run compute alike" if name in usual else f"{kind} does not have"
+            raise ConfigError(f"config.json sets {name[:80]} to {str(value)[:80]}, which {reason}")
     _check_numbers(found, kind)
+    _check_ropes({**found, "rope_scaling": None}, kind)  # as the type makes them: phi3 takes yarn for longrope
     if "layer_types" not in FAMILIES[kind] and set(found.get("layer_types") or ()) - {"full_attention"}:
         raise ConfigError(f"config.json gives some layers of {kind} another attention than the rest")
     return config
 
 
+def _equal(value: object, expected: object) -> bool:
+    """Return whether two values of JSON are equal, where true is no 1."""
+    return isinstance(value, bool) == isinstance(expected, bool) and value == expected
+
+
 def _check_numbers(found: dict[str, Any], kind: str) -> None:
     """Raise ConfigError for numbers that fit no model: programs fail on them, or each makes something else of them."""
-    numbers = list(_numbers("", found))
-    for name, value in numbers:
-        if not math.isfinite(value) or (value <= 0 and POSITIVE.search(name)):
-            raise ConfigError(f"config.json sets {name} to {value}: it must be a number above 0")
-    heads, size = found["num_attention_heads"], found["hidden_size"]
+    heads, size, tokens = found["num_attention_heads"], found["hidden_size"], found["vocab_size"]
+    for name in ("bos_token_id", "pad_token_id"):
+        if (token := found.get(name)) is not None and not 0 <= token < tokens:
+            raise ConfigError(f"config.json sets {name} to {token}, beyond the model's vocabulary of {tokens}")
     if heads % (found.get("num_key_value_heads") or heads):
         raise ConfigError(f"config.json has {heads} heads: they are no multiple of num_key_value_heads")
     width = found.get("head_dim") or size / heads
     if kind in WHOLE_HEADS and width != size / heads:
         raise ConfigError(f"config.json sets head_dim to {width}: {kind} has hidden_size / num_attention_heads")
-    for part in (1, *(value for name, value in numbers if name == "partial_rotary_factor")):
+    for part in (1, *(value for name, value in _leaves("", found) if name == "partial_rotary_factor")):
         if part > 1 or width * part % 2:
             raise ConfigError(f"config.json turns {part} of {width:g} numbers of a head: it must be an even number")
 
 
-def _numbers(name: str, value: Any) -> Iterator[tuple[str, float]]:
-    """Yield the numbers in a configuration under their names, at any depth."""
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a configuration sets that is no object, under its name, at any depth."""
     if isinstance(value, dict):
         for key, one in value.items():
-            yield from _numbers(str(key), one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _numbers(name, one)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield from _leaves(str(key), one)
+    else:
         yield name, value
 
 
 def _check_ropes(raw: dict[str, Any], kind: str) -> None:
     """Raise ConfigError where positions depend on a row's length, or are turned in a way that programs read apart."""
-    named = [raw[name] for name in ("rope_scaling", "rope_parameters") if raw.get(name)]
+    named = [raw[name] for name in ("rope_scaling", "rope_parameters") if raw.get(name) not in (None, {})]
     if len(named) > 1:
         raise ConfigError("config.json has both rope_scaling and rope_parameters", hint="keep one of them")
-    for rope in _ropes(named):
-        way = rope.get("rope_type", rope.get("type", "default"))
+    for rope in _ropes(named, kind):
+        way = " and ".join(sorted({str(rope[name]) for name in ("rope_type", "type") if name in rope})) or "default"
         if way not in ROPES:
             raise ConfigError(
-                f"the model turns positions by {str(way)[:80]!r}: what a row is worth would depend on its length",
+                f"the model turns positions by {way[:80]!r}: what a row is worth would depend on its length",
                 hint=f"take a model with one of: {', '.join(sorted(ROPES))}",
             )
         allowed = ROPE_KEYS - (frozenset() if FAMILIES[kind] >= _PART else _PART)
+        spread = 0.1 * math.log(rope.get("factor", 1)) + 1
         if way == "default":
             allowed -= {"factor"}
+        elif way == "yarn" and math.isclose(rope.get("attention_factor", 0), spread):  # as without it
+            allowed |= {"attention_factor"}
         if others := rope.keys() - allowed:
             raise ConfigError(f"not all programs of a run heed {', '.join(sorted(others))[:200]} of RoPE {way}")
         if way in ("llama3", "yarn") and not rope.get("original_max_position_embeddings"):
@@ -254,17 +284,20 @@ def _check_ropes(raw: dict[str, Any], kind: str) -> None:
             )
 
 
-def _ropes(found: list[Any]) -> Iterator[dict[str, Any]]:
+def _ropes(found: list[Any], kind: str) -> Iterator[dict[str, Any]]:
     """Yield settings of RoPE: those of the whole model, or one for each type of layer."""
     for rope in found:
         if not isinstance(rope, dict):
             raise ConfigError("config.json has settings of RoPE that are no object")
         nested = [value for value in rope.values() if isinstance(value, dict)]
-        if any(isinstance(value, dict) for one in nested for value in one.values()):
-            raise ConfigError("config.json nests settings of RoPE too deep")
-        yield from nested
-        if rest := {name: value for name, value in rope.items() if not isinstance(value, dict) and value is not None}:
-            yield rest
+        if (nested and kind not in BY_LAYER) or any(
+            isinstance(value, dict) for one in nested for value in one.values()
+        ):
+            raise ConfigError(f"config.json nests settings of RoPE deeper than {kind} has them")
+        rest = {name: value for name, value in rope.items() if not isinstance(value, dict)}
+        for one in (*nested, rest):
+            if given := {name: value for name, value in one.items() if value is not None}:
+                yield given
 
 
 # --- Weights
@@ -318,6 +351,7 @@ def _check_tokenizer(directory: Path, size: int) -> None:
             hint="remove it where tokenizer.json is there too: that one is read everywhere",
         )
     tokenizer = load_tokenizer(directory)
+    check_bound(chat_template(tokenizer))
     try:
         text = prompt_text(tokenizer, PROBE, budget=8)
         prompt, end = prompt_tokens(tokenizer, PROBE, budget=8), end_token(tokenizer)

@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import GenerationConfig
 
-from muster.authoring.models.door import check_checkpoint, read_config
+from muster.authoring.models.door import FREE, METADATA, check_checkpoint, check_config, read_config
 from muster.environments.task import ask
 from muster.errors import ConfigError, MalformedError
 from muster.models.files import load_tokenizer
 from muster.protocol.prompts import prompt_text
 from muster.verification.rules import ModelFacts
+from testbed.samples.configurations import PUBLIC, write_public
 from testbed.samples.families import KINDS, VARIANTS, write_family
+from testbed.samples.settings import other_values, settings_read
 
 WEIGHTS = "model.safetensors"
+ENDLESS = "{% for i in range(99999) %}"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
 
@@ -54,14 +58,14 @@ def test_a_dense_model_is_let_in(folder: Path, changes: dict[str, Any]) -> None:
     [
         (rope(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]), "'longrope'.*depend on its length"),
         (rope(rope_type="dynamic", factor=2.0), "'dynamic'"),
-        ({"rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0}}}, "'dynamic'"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "nests settings of RoPE deeper than llama"),
         ({"rope_parameters": None, "rope_scaling": {"type": "su"}}, "'su'"),
         (rope(**YARN, attention_factor=2.0), "attention_factor"),
         (rope(rope_type="yarn", factor=4.0), "no original_max_position_embeddings"),
         ({**rope(**YARN), "max_position_embeddings": 513}, "yarn reaches 512 positions"),
         *(({"num_key_value_heads": count}, "no multiple of num_key_value_heads") for count in (3, 8)),
         ({"head_dim": 15}, "even"),
-        ({"max_position_embeddings": 0}, "max_position_embeddings to 0: it must be a number above 0"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings of 0"),
         *((rope(rope_type="linear", factor=value), "factor to .* above 0") for value in (0.0, -2.0)),
         *((rope(rope_type="default", rope_theta=value), "rope_theta to .* above 0") for value in (-1.0, float("nan"))),
         ({"rms_norm_eps": -1e-6}, "rms_norm_eps to -1e-06"),
@@ -72,7 +76,23 @@ def test_a_dense_model_is_let_in(folder: Path, changes: dict[str, Any]) -> None:
         ({"layer_types": ["sliding_attention", "full_attention"]}, "layer"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"num_local_experts": 8}, "num_local_experts"),
-        ({"alibi": 2}, "alibi"),
+        *(({name: True}, f"{name} to True, which llama does not have") for name in ("alibi", "qk_norm", "qkv_bias")),
+        ({"is_causal": False}, "is_causal to False, which llama does not have"),
+        ({"dual_chunk_attention_config": {"chunk_size": 8}}, "dual_chunk_attention_config"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"model_max_length": 8}, "model_max_length"),
+        ({"attention_bias": 0}, "attention_bias"),
+        ({"hidden_act": None}, "hidden_act"),
+        ({"chunk_size_feed_forward": 8}, "chunk_size_feed_forward"),
+        ({"return_dict": False}, "return_dict"),
+        *(({"pad_token_id": token}, f"pad_token_id to {token}, beyond") for token in (-1, 128)),
+        ({"bos_token_id": 1 << 20}, "bos_token_id to 1048576, beyond"),
+        *(({"eos_token_id": [1, token]}, "eos_token_id") for token in (128, True, [2])),
+        ({"rope_theta": [1]}, r"rope_theta to \[1\]"),
+        ({"rope_parameters": [1]}, "no object"),
+        (rope(rope_type=["yarn"]), "depend on its length"),
+        (rope(rope_type="linear", type="yarn", factor=2.0), "'linear and yarn'"),
+        (rope(rope_type="linear", factor=True), "factor to True"),
         ({"num_hidden_layers": 1_000_000}, "num_hidden_layers of 1000000"),
         ({"model_type": "mixtral"}, "mixture of experts"),
         ({"model_type": "mamba"}, "state between tokens"),
@@ -88,6 +108,49 @@ def test_a_dense_model_is_let_in(folder: Path, changes: dict[str, Any]) -> None:
 def test_a_configuration_that_programs_read_apart_is_refused(folder: Path, changes: dict[str, Any], says: str) -> None:
     edit(folder, **changes)
     with pytest.raises(ConfigError, match=says):
+        check_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_keys_of_public_configurations_are_let_in(tmp_path: Path, name: str) -> None:
+    write_public(tmp_path / "model", name)
+    check_checkpoint(tmp_path / "model")
+
+
+def test_ropes_are_judged_as_the_type_makes_them(tmp_path: Path) -> None:
+    write_family(tmp_path / "model", "phi3")
+    edit(tmp_path / "model", **rope(**YARN))  # which phi3 takes for longrope
+    with pytest.raises(ConfigError, match="longrope"):
+        check_checkpoint(tmp_path / "model")
+
+
+def test_settings_that_say_nothing_are_let_in(folder: Path) -> None:
+    edit(folder, is_causal=None, anything=None, use_mrope=False, id2label={"0": "LABEL_0"}, max_new_tokens=20)
+    check_checkpoint(folder)
+
+
+@pytest.mark.parametrize("kind", ["llama", "olmo3"])
+def test_settings_that_a_program_may_read_are_refused_or_taken(tmp_path: Path, kind: str) -> None:
+    """Each setting found in the source of transformers and vLLM; benchmarks/door.py measures those that are taken."""
+    write_family(tmp_path / "model", kind, **KINDS[kind])
+    written = json.loads((tmp_path / "model/config.json").read_text())
+    for name in settings_read(kind):
+        for value in other_values(written.get(name)):
+            edit(tmp_path / "model", **{**written, name: value})
+            try:
+                config = check_config(tmp_path / "model", read_config(tmp_path / "model"))
+            except ConfigError:
+                continue
+            finally:
+                (tmp_path / "model/config.json").write_text(json.dumps(written))
+            assert name in config.to_dict() or name in METADATA | FREE or name in GenerationConfig().to_dict(), name
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "tokenizer_config.json", "tokenizer.json"])
+@pytest.mark.parametrize("text", ["[]", "3", '"x"', "{", '{"model_max_length": [], "pad_token_id": "x"}'])
+def test_files_of_another_form_are_refused(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(ConfigError):
         check_checkpoint(folder)
 
 
@@ -141,6 +204,12 @@ def test_a_tokenizer_with_tokens_beyond_the_embedding_is_refused(folder: Path) -
     [
         ("{% for m in messages %}{{ m.content[0].text }}{% endfor %}", "content in parts"),
         ("{% for m in messages %}{{ 1 + m.content }}{% endfor %}", "chat template refuses"),
+        ("{% for i in range(10**9) %}{% endfor %}", "chat template refuses"),
+        ("{{ 1 // 0 }}", "chat template refuses"),
+        (f"{ENDLESS}{ENDLESS}{{% endfor %}}{{% endfor %}}", "takes over 3 s"),
+        ("{{ 'a' * 10**10 }}", "takes over 3 s, 1 GiB"),
+        ("{{ messages[0].content * 2000 }}", "or 1048576 characters"),
+        ("x" * 10_000_000, "template of 10000000 characters"),
     ],
 )
 def test_a_template_that_cannot_show_a_task_is_refused(folder: Path, template: str, says: str) -> None:
