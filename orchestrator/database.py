@@ -29,6 +29,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from muster.errors import ConfigError, StorageError
 from muster.runtime.batches import Batches, Failure, Outcome
+from muster.runtime.sessions import check_sessions
 from orchestrator import tables
 from orchestrator.statements import insert_once
 
@@ -102,6 +103,8 @@ class Database:
     def _open(cls, url: str, about: str) -> Database:
         engine = _engine(url)
         try:
+            if engine.dialect.name == "postgresql":
+                check_sessions(engine)
             with _writing(engine).begin() as connection:
                 if connection.dialect.name == "postgresql":
                     from orchestrator.postgres import check_encoding

@@ -27,6 +27,7 @@ from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
 from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ConfigError, MusterError, UsageError
 from muster.runtime.processor import read_features
+from muster.runtime.sessions import check_sessions
 from muster.settings.schema import Matmul
 from muster.verification.devices import check_device, served_profiles
 
@@ -306,6 +307,8 @@ async def database(session: Session) -> Check:
     try:
         async with asyncio.timeout(CHAIN_SECONDS):
             shown = await asyncio.to_thread(_try_database, session.settings.orchestrator.database_url)
+    except ConfigError as error:
+        return Check("database", "fail", str(error), error.hint)
     except (ValueError, OSError, ImportError) as error:  # a time-out is an OSError
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return Check("database", "fail", reason, "check orchestrator.database_url")
@@ -321,7 +324,7 @@ def _try_database(text: str) -> str:
         url = make_url(text)
         if url.get_backend_name() != "sqlite":
             engine = create_engine(url.set(drivername="postgresql+psycopg"))
-            engine.connect().close()
+            check_sessions(engine)
             engine.dispose()
         elif not os.access(next(one for one in Path(url.database or "").absolute().parents if one.exists()), os.W_OK):
             raise PermissionError(f"{url.database} cannot be written")
