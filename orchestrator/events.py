@@ -6,8 +6,9 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from pydantic import PlainSerializer
 from sqlalchemy import BigInteger, Connection, delete, func, literal, select
 
 from muster.protocol.messages import Message
@@ -22,12 +23,20 @@ _SWEEP: Final = 256
 """Old rows are deleted when ids pass a multiple of this. Ids have gaps: an insert that is ignored uses one up."""
 
 
+_MONEY: Final = ("amount", "slashed", "bounty")
+
+
+def _in_json(data: dict[str, Any]) -> dict[str, Any]:
+    return data | {name: str(data[name]) for name in _MONEY if name in data}
+
+
 class EventLine(Message):
     id: int
     kind: str
     time: float
     """Unix seconds (wall clock) at which the orchestrator learned of it."""
-    data: dict[str, Any]
+    data: Annotated[dict[str, Any], PlainSerializer(_in_json, when_used="json")]
+    """Money as `Wei` has it."""
 
 
 class EventPage(Message):

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, FiniteFloat
 
-from muster.protocol.messages import Address, Many, Message, Signature, SignedAs, UInt32
+from muster.protocol.messages import Address, Many, Message, Signature, SignedAs, UInt32, Wei
 
 MAX_NAME: Final = 40
 """Characters of a node's name."""
@@ -101,10 +101,10 @@ class DayEarnings(Message):
     run: UInt32
     workers: UInt32
     """With at least an hour of work, or minutes for an estimate; without any the rest is 0."""
-    low: int
+    low: Wei
     """Of the worker at a quarter, from below."""
-    median: int
-    high: int
+    median: Wei
+    high: Wei
     """Of the worker at three quarters."""
     estimated: bool = False
     """Whether it is the run's present pace, of workers that have been there for minutes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, PlainSerializer, model_validator
 
 from muster.protocol.reasons import Reason
 from muster.runtime.documents import canonical_json
@@ -25,6 +25,8 @@ class SignedAs:
 Hash = Annotated[str, Field(pattern=r"^0x[0-9a-f]{64}$"), SignedAs("bytes32")]
 Address = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$"), SignedAs("address")]
 Signature = Annotated[str, Field(pattern=r"^0x[0-9a-f]{130}$")]
+Wei = Annotated[int, PlainSerializer(str, when_used="json")]
+"""Of a token, or of the coin that pays for gas. In JSON a text: a browser's numbers have 53 bits."""
 UInt32 = Annotated[int, Field(ge=0, lt=1 << 32), SignedAs("uint32")]
 
 Item = TypeVar("Item")

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from muster.constants import HOUR_SECONDS
 from muster.protocol.draws import group_draw
 from muster.protocol.hashes import hash_bytes
-from muster.protocol.messages import Message, UploadReceipt, Verdict
+from muster.protocol.messages import Message, UploadReceipt, Verdict, Wei
 from muster.protocol.reasons import REASONS, explain
 from muster.protocol.seals import verdicts_hidden
 from muster.protocol.terms import Terms
@@ -90,7 +90,7 @@ class CommitmentView(CommitmentHead):
     """What became of it and why, as a sentence."""
     root: str
     block: int
-    pay: int
+    pay: Wei
     matures_at: int
     """The chain's seconds from which it can be claimed, as seals and cases are now (`Runs.payableAt`)."""
     if_sealed: int

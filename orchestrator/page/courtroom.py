@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, or_, select
 
 from muster.constants import BASIS_POINTS
 from muster.protocol.kinds import NO_ROW
-from muster.protocol.messages import Message, Verdict
+from muster.protocol.messages import Message, Verdict, Wei
 from muster.protocol.reasons import REASONS, TICKETED, Reason
 from muster.runtime.units import Tokens
 from orchestrator import problems
@@ -100,8 +100,8 @@ class CaseView(Message):
     threshold: float | None = None
     """By the challenger's verdict."""
     votes: list[VoteLine] = Field(default_factory=list)
-    slashed: int = 0
-    bounty: int = 0
+    slashed: Wei = 0
+    bounty: Wei = 0
     """Token wei, where it convicted; the bounty is part of what was slashed."""
     bounty_goes: str = ""
     """Whose the bounty is, after its amount."""

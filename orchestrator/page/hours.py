@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from muster.constants import HOUR_SECONDS
-from muster.protocol.messages import Message
+from muster.protocol.messages import Message, Wei
 from muster.protocol.windows import matures_at, payable_at
 from orchestrator.commitment_status import Counts
 
@@ -55,7 +55,7 @@ class HourLine(Message):
     counts: Counts
     unsettled: int
     """Commitments that are neither paid nor voided. Refuted ones pay as well, unless their node is convicted."""
-    pay: int
+    pay: Wei
     """Token wei: what is still to come of it; without that, what was voided, or else what was paid."""
     sealed: bool
     matures_at: int

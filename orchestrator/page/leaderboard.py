@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from muster.protocol.messages import Message
+from muster.protocol.messages import Message, Wei
 from orchestrator.attribution import AuthorLine
 
 MAX_LINES: Final = 200
@@ -49,11 +49,11 @@ class WorkSums(Message):
 
     accepted_groups: int
     tokens: int
-    day: int
+    day: Wei
     """Pay of the commitments of the hour that has begun and the 23 before it that were not refuted."""
-    earned: int
+    earned: Wei
     """Claimed in all."""
-    in_window: int
+    in_window: Wei
 
 
 class WorkerLine(WorkerHead, WorkSums):
@@ -93,8 +93,8 @@ class ValidatorLine(NodeHead):
     """Votes revealed as a judge."""
     absences: int
     seals: int
-    slashed: int
-    fined: int
+    slashed: Wei
+    fined: Wei
     """Token wei."""
 
 

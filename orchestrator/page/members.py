@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select
 
 from muster.constants import HOUR_SECONDS
-from muster.protocol.messages import Message
+from muster.protocol.messages import Message, Wei
 from muster.protocol.terms import Terms
 from orchestrator.attribution import AuthorLine
 from orchestrator.commitment_status import UNREFUTED
@@ -45,9 +45,9 @@ SAID_SECONDS: Final = 900.0
 class MemberSums(Message):
     """Sums over all nodes."""
 
-    claimed: int
-    in_window: int
-    slashed: int
+    claimed: Wei
+    in_window: Wei
+    slashed: Wei
     """Token wei."""
     tokens: int
     """Completion tokens of accepted work whose files were counted."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import Field
 from sqlalchemy import Connection, and_, case, func, select
 
-from muster.protocol.messages import Message, Verdict
+from muster.protocol.messages import Message, Verdict, Wei
 from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator import problems
 from orchestrator.commitment_status import Counts, counts_of
@@ -66,7 +66,7 @@ class CommitmentPage(Message):
 class PaymentLine(Message):
     kind: str
     """claim, void, slash or fine."""
-    amount: int
+    amount: Wei
     time: int
     transaction: str
 
@@ -74,17 +74,17 @@ class PaymentLine(Message):
 class Money(Message):
     """Of a worker, in token wei."""
 
-    pay: int
+    pay: Wei
     """Of one commitment."""
-    maturing: int
-    claimable: int
-    claimed: int
-    voided: int
-    slashed: int
-    fined: int
-    day: int
+    maturing: Wei
+    claimable: Wei
+    claimed: Wei
+    voided: Wei
+    slashed: Wei
+    fined: Wei
+    day: Wei
     """Pay of the commitments of the hour that has begun and the 23 before it that were not refuted."""
-    stake: int
+    stake: Wei
     """What it locked, less what was slashed and fined; 0 once it has withdrawn."""
     waiting: list[HourLine] = Field(default_factory=list)
     """Hours whose pay is not settled, oldest first; the sums above are of all, and not only of those listed."""

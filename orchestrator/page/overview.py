@@ -13,7 +13,7 @@ from sqlalchemy import Connection, and_, func, select
 
 from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.keys import RunKeys
-from muster.protocol.messages import Demand, Message
+from muster.protocol.messages import Demand, Message, Wei
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, run_blocking_reason
 from orchestrator.commitment_status import UNREFUTED, Counts, counts_of
@@ -109,11 +109,11 @@ class Overview(RunHead, MemberSums):
     tokens_uncounted: int
     """Accepted files that are still to be counted."""
     machines: list[MachineKind]
-    pay: list[int]
+    pay: list[Wei]
     """Of one commitment, by work class."""
-    step_cost: int | None
+    step_cost: Wei | None
     """Pay that a step binds at present: of commitments that were not refuted, the median of the newest steps."""
-    escrow_free: int | None
+    escrow_free: Wei | None
     open_cases: int
     convicted: int
     """Nodes."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import Field
 from sqlalchemy import Connection, select, true
 
-from muster.protocol.messages import Message
+from muster.protocol.messages import Message, Wei
 from muster.protocol.metric_names import DELTA_BYTES, HELD_OUT, REWARD, WHOLE_BYTES
 from orchestrator import problems
 from orchestrator.commitment_status import UNREFUTED
@@ -47,7 +47,7 @@ class StepRow(StepHead):
     """Of the difference to the step before."""
     commitments: int
     """Made at this policy step."""
-    cost: int
+    cost: Wei
     """Token wei: pay of those that were not refuted."""
 
 

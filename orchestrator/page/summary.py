@@ -8,7 +8,7 @@ from typing import Final
 from pydantic import Field
 from sqlalchemy import Connection
 
-from muster.protocol.messages import Message, NodeCounts
+from muster.protocol.messages import Message, NodeCounts, Wei
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason, run_blocking_reason
 from orchestrator.attribution import AuthorLine
@@ -45,11 +45,11 @@ class NodeLine(NodeCounts):
     accepts: int
     """Verdicts that a validator gave."""
     rejections: int
-    earned: int
+    earned: Wei
     """Claims paid."""
-    voided: int
-    slashed: int
-    fined: int = 0
+    voided: Wei
+    slashed: Wei
+    fined: Wei = 0
     """For a file that came only when it was missed, or for votes that were not revealed."""
 
 

@@ -227,7 +227,11 @@ async def _the_summary(run_fixture: RunFixture, reader: OrchestratorClient) -> N
     assert counts["w2"] == (2, 1, 1, 0)
     assert counts["w3"] == (2, 0, 0, 1)
     assert lines["w3"]["rejected"] == {"wrong_reward": 1}
-    assert (lines["w3"]["status"], lines["w3"]["slashed"], lines["w3"]["voided"]) == ("jailed", 50 * 10**18, 4 * 10**18)
+    assert (lines["w3"]["status"], lines["w3"]["slashed"], lines["w3"]["voided"]) == (
+        "jailed",
+        str(50 * 10**18),
+        str(4 * 10**18),
+    )
     assert (lines["w1"]["used"], lines["w1"]["rollouts"], lines["w1"]["status"]) == (1, 24, "active")
     assert (lines["v1"]["accepts"], lines["v4"]["rejections"]) == (3, 1)
     assert [(case["kind"], case["outcome"], case["guilty_votes"]) for case in summary["cases"]] == [

@@ -92,8 +92,8 @@ class Money:
         money = page["money"]
         return {
             "block_time": page["block_time"],
-            "claimable": money["claimable"],
-            "maturing": money["maturing"],
+            "claimable": int(money["claimable"]),
+            "maturing": int(money["maturing"]),
             "unsettled": sum(hour["unsettled"] for hour in money["waiting"]),
             "hours": {hour["hour"]: hour["matures_at"] for hour in money["waiting"]},
             "unfrozen": all(hour["state"] in ("maturing", "claimable") for hour in money["waiting"]),
@@ -150,7 +150,7 @@ async def test_a_worker_sees_the_chains_money(money: Money) -> None:
     await money.claim(3)
     assert (await money.agrees())["claimable"] == pay
     assert money.states() == ["settled", "claimable", "maturing"]
-    assert money.page()["money"]["claimed"] == 4 * pay
+    assert money.page()["money"]["claimed"] == str(4 * pay)
     await money.claim(4)
     assert (await money.agrees())["unsettled"] == 1
 
@@ -197,7 +197,7 @@ async def _accused(money: Money) -> None:
     assert money.states()[-2:] == ["void", "void"]
     page = money.page()
     assert page["status"] == "jailed"
-    assert page["money"]["voided"] == 3 * 2 * 10**18
+    assert page["money"]["voided"] == str(3 * 2 * 10**18)
     guilty = (
         f"Guilty by 3 of 3 votes: {node} lost its unsettled pay and 50 MUST, of which 10 MUST went to the challenger."
     )
@@ -207,5 +207,5 @@ async def _accused(money: Money) -> None:
         return case if case["state"] == guilty else {}
 
     case = await until(lambda: asyncio.to_thread(resolved), guilty)  # an answer is kept for a moment
-    assert (case["slashed"], case["bounty"]) == (50 * 10**18, 10 * 10**18)
+    assert (case["slashed"], case["bounty"]) == (str(50 * 10**18), str(10 * 10**18))
     assert [vote["guilty"] for vote in case["votes"]] == [True] * 3

@@ -205,7 +205,7 @@ async def _a_step_has_its_batch(page: Page, name: str) -> None:
     assert found["relays"] == ["http://127.0.0.1:9"]
     newest = (await page.document("/checkpoints"))["steps"]
     assert [row["step"] for row in newest] == [1, 0]
-    assert (newest[1]["commitments"], newest[1]["cost"]) == (2, 2 * 2 * 10**18)
+    assert (newest[1]["commitments"], newest[1]["cost"]) == (2, str(2 * 2 * 10**18))
     line = (await page.document(f"/nodes/{page.node}/commitments"))["commitments"][-1]
     assert (line["used_in"], line["status"]) == (1, "accepted")
 

@@ -5,6 +5,9 @@ const SPANS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 let chainTime = Number(document.body.dataset.chainTime) || Date.now() / 1000;
 let readAt = performance.now();
 
+// How far the viewer's clock is behind the server's, which made the page a moment ago.
+const shift = (Number(document.body.dataset.made) || Date.now() / 1000) - Date.now() / 1000;
+
 // Set the chain's clock by the newest block. It never goes back: blocks are seconds apart.
 export function setChainTime(seconds) {
   if (seconds > now()) {
@@ -37,7 +40,7 @@ function countDown(root) {
 }
 
 function tellMoments(root) {
-  const wall = Date.now() / 1000;
+  const wall = Date.now() / 1000 + shift;
   for (const element of root.querySelectorAll("[data-moment]")) {
     const age = wall - Number(element.dataset.moment);
     if (!element.title) element.title = element.textContent;
