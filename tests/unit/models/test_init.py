@@ -274,7 +274,7 @@ def test_generation_config_does_not_change_greedy_completions(task_set: TaskSet,
 
 
 @pytest.mark.parametrize(
-    ("config", "says"), [("{}", "no vocab_size"), ("[", "no vocab_size"), ('{"vocab_size": true}', "True")]
+    ("config", "says"), [("{}", "a vocab_size of None"), ("[", "cannot be read"), ('{"vocab_size": true}', "True")]
 )
 def test_a_configuration_that_names_no_vocabulary_is_an_error(config: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
