@@ -21,7 +21,7 @@ def test_a_model_is_measured_and_what_was_found_is_kept_under_its_hash(tmp_path:
     machine = Machine(tmp_path / "machine", "http://127.0.0.1:1")
     model = write_model(tmp_path / "model")
     found = machine.json("model", "check", model, "--longest", 40)
-    assert found["fault"] == ""
+    assert (found["fault"], found["turns"][:4], found["thinking"]) == ("", "no: ", "yes, by a budget")
     assert [row["length"] for row in found["rows"]][:4] == [2, 3, 5, 6]
     assert found["rows"][-1]["length"] == 40
     assert all(row["rejected"] == "" for row in found["rows"])

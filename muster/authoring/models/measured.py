@@ -12,16 +12,22 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 import numpy as np
 from pydantic import Field, FiniteFloat
 
-from muster.authoring.models.door import check_checkpoint, read_config
+from muster.authoring.models.door import PROBE, check_checkpoint, read_config
 from muster.authoring.probe_process import run_probe
 from muster.constants import MAX_FILE_BYTES
-from muster.models.files import context_of, dtype_of, model_hash, vocabulary_of
+from muster.environments.answers import THINK_END
+from muster.environments.tools.base import CallStyle
+from muster.environments.tools.manifest import TurnsManifest
+from muster.errors import ConfigError
+from muster.models.files import context_of, dtype_of, load_tokenizer, model_hash, vocabulary_of
 from muster.protocol.messages import Many, Message
+from muster.protocol.prompts import chat_template, render
+from muster.protocol.turns.conversation import turn_rules
 from muster.rollouts.parquet import read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.documents import parse_json
@@ -37,6 +43,7 @@ from muster.verification.probes import (
     write_document,
 )
 from muster.verification.profiles import PROFILES, profile_for
+from muster.verification.rules import ModelFacts
 
 COMPLETION: Final = 12
 """Tokens that are generated of a row, or fewer."""
@@ -102,6 +109,25 @@ async def measure(model: Path, longest: int = LONGEST, note: Callable[[str], Non
         found = assess(model_hash(model).hex(), spec, made, replayed, read_agreement(paths[3]))
     write_durably(place_of(model), found.model_dump_json(indent=1).encode())
     return found
+
+
+def abilities(model: Path) -> dict[str, str]:
+    """Return what a checkpoint's chat template is fit for: several turns, in which style of calls, and thinking."""
+    tokenizer, stops = load_tokenizer(model), ModelFacts.read(model).stop_tokens
+    turns = []
+    for style in get_args(CallStyle):
+        try:
+            turn_rules(tokenizer, TurnsManifest(tools=("calculator",), calls=style), stops, thinks=True)
+        except ConfigError as error:
+            turns.append(f"no: {error}")
+        else:
+            turns = [f"yes, calls in {style}"]
+            break
+    asked = [{"role": "user", "content": PROBE.messages[-1].content}]
+    shown, hidden = (render(tokenizer, asked, thinks=thinks, thinking_budget=COMPLETION) for thinks in (True, False))
+    template = chat_template(tokenizer)
+    thinking = "yes" if shown != hidden or THINK_END in template + shown else "no: prompts ask for it in words"
+    return {"turns": turns[0], "thinking": "yes, by a budget" if "thinking_budget" in template else thinking}
 
 
 def place_of(model: Path) -> Path:

@@ -11,6 +11,7 @@ from muster.authoring.models.measured import (
     LENGTHS,
     MeasuredRow,
     ModelCheck,
+    abilities,
     lengths_of,
     place_of,
     read_measured,
@@ -18,7 +19,26 @@ from muster.authoring.models.measured import (
 )
 from muster.errors import MalformedError
 from muster.models.files import model_hash
+from muster.models.init import make_tokenizer
+from testbed.samples.families import write_family
 from testbed.samples.models import write_model
+
+
+@pytest.mark.parametrize(
+    ("template", "thinking"),
+    [
+        ("", "no: prompts ask for it in words"),
+        ("{% if add_generation_prompt and enable_thinking %}<think>{% endif %}", "yes"),
+        ("{{ thinking_budget }}", "yes, by a budget"),
+    ],
+)
+def test_a_model_says_whether_it_takes_turns_and_thinks(template: str, thinking: str, tmp_path: Path) -> None:
+    write_family(tmp_path / "model", "llama")
+    assert abilities(tmp_path / "model")["turns"].startswith("no: the tokenizer has no token for <tool_call>")
+    tokenizer = make_tokenizer(names=("calculator", "expression"))
+    tokenizer.chat_template = f"{tokenizer.chat_template}{template}"
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert abilities(tmp_path / "model") == {"turns": "yes, calls in json", "thinking": thinking}
 
 
 def check_of(digest: str, **changes: object) -> ModelCheck:
