@@ -12,15 +12,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from muster.environments.tools.base import EarlierCall, Parameter, Tool, ToolResult
+from muster.environments.tools.base import CallStyle, EarlierCall, Parameter, Tool, ToolResult
 from muster.environments.tools.calculator import Calculator
-from muster.protocol.turns.calls import CallRules, Markers
+from muster.protocol.turns.calls import STYLES, CallRules, Markers
 
 VECTORS: Final = Path(__file__).resolve().parents[2] / "tests" / "unit" / "vectors" / "calls.json"
 
-WHOLE: Final = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<|im_start|>", "<|im_end|>")
+WHOLE: Final = (
+    *("<tool_call>", "</tool_call>", "<think>", "</think>", "<|im_start|>", "<|im_end|>"),
+    *("[TOOL_CALLS]", "<function_calls>", "</function_calls>", "<seed:tool_call>", "</seed:tool_call>"),
+    *("<seed:think>", "</seed:think>", "[ARGS]", "[CALL_ID]", "<|python_tag|>"),
+)
 """Tokens of more than one character, by id."""
 MARKERS: Final = Markers(0, 1, 2, 3)
+"""Of the styles `json`, `xml` and `glm`."""
 STOP: Final = WHOLE.index("<|im_end|>")
 
 _PIECES: Final = re.compile("⟦([^⟧]*)⟧|([^⟦]+)")
@@ -90,4 +95,12 @@ def decode(ids: Sequence[int]) -> str:
 def rules_of(vector: Mapping[str, Any]) -> CallRules:
     """Return the rules that a vector's turn is read by."""
     opens, ends = vector.get("opens", False), vector.get("ends", False)
-    return CallRules(vector["style"], MARKERS, TOOLS, opens_thinking=opens, call_ends_thinking=ends)
+    markers = markers_of(vector["style"])
+    return CallRules(vector["style"], markers, TOOLS, opens_thinking=opens, call_ends_thinking=ends)
+
+
+def markers_of(style: CallStyle) -> Markers:
+    """Return the markers of a style among the whole tokens."""
+    way = STYLES[style]
+    ids = (WHOLE.index(text) if text else None for text in (way.opens, way.closes))
+    return Markers(*ids, *(WHOLE.index(text) for text in way.thinking))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from muster.environments.tools.base import CallStyle
 from muster.protocol.turns.bridge import TurnTemplate, turn_template
-from muster.protocol.turns.calls import CallRules, Markers
+from muster.protocol.turns.calls import STYLES, CallRules, Markers
 from testbed.samples.calls import TOOLS
 from testbed.samples.texts import byte_pair_tokenizer
 
@@ -30,14 +30,18 @@ _TOOLS: Final = (
     "{% if tools %}{{ '<|im_start|>system\nYou may call:' }}{% for tool in tools %}{{ '\n' + (tool | tojson) }}"
     "{% endfor %}{{ '<|im_end|>\n' }}{% endif %}"
 )
-_JSON_CALLS: Final = (
-    '{% for one in m.tool_calls or [] %}{{ \'\n<tool_call>\n{"name": "\' + one.function.name + \'", "arguments": \''
-    " + (one.function.arguments | tojson) + '}\n</tool_call>' }}{% endfor %}"
-)
-_XML_CALLS: Final = (
+_EACH: Final = "{% for one in m.tool_calls or [] %}"
+_NAME, _ARGUMENTS = "' + one.function.name + '", "' + (one.function.arguments | tojson) + '"
+_JSON: Final = '{"name": "' + _NAME + '", "arguments": ' + _ARGUMENTS + "}"
+JSON_CALLS: Final = _EACH + "{{ '\n<tool_call>\n" + _JSON + "\n</tool_call>' }}{% endfor %}"
+_PAIRS: Final = "{% for key, value in one.function.arguments.items() %}"
+_XML_CALLS = (
     "{% for one in m.tool_calls or [] %}{{ '\n<tool_call>\n<function=' + one.function.name + '>\n' }}"
-    "{% for key, value in one.function.arguments.items() %}{{ '<parameter=' + key + '>\n' + (value | string) +"
+    "{% for key, value in one.function.arguments.items() %}{{ '<parameter=' + key + '>\n' + VALUE +"
     " '\n</parameter>\n' }}{% endfor %}{{ '</function>\n</tool_call>' }}{% endfor %}"
+)
+_XML_CALLS = _XML_CALLS.replace(
+    "VALUE", "(value | tojson if value is mapping or (value is iterable and value is not string) else value | string)"
 )
 _OPENS: Final = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 _OPENS_THINKING: Final = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
@@ -70,23 +74,84 @@ _STRIPPED: Final = (  # thinking stays in turns behind the last question only
     "{% else %}{{ m.content.split('</think>')[-1].lstrip('\n') }}{% endif %}"
 )
 _LLAMA: Final = (
+    "{% for tool in tools or [] %}{{ (tool | tojson) + '\n' }}{% endfor %}"
     "{% for m in messages %}{% if m.role == 'tool' %}"
     "{{ '<|start_header_id|>ipython<|end_header_id|>\n\n' + (m.content | tojson) + '<|eot_id|>' }}"
     "{% else %}{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' }}"
+    "{% if (m.tool_calls or []) | length > 1 %}{{ raise_exception('one call a turn') }}{% endif %}"
     '{% if m.tool_calls %}{{ \'{"name": "\' + m.tool_calls[0].function.name + \'", "parameters": \' +'
     " (m.tool_calls[0].function.arguments | tojson) + '}' }}{% else %}{{ m.content | trim }}{% endif %}"
     "{{ '<|eot_id|>' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
+SHOWN: Final = "{% for tool in tools or [] %}{{ (tool | tojson) + '\n' }}{% endfor %}"
 _GRANITE: Final = (
-    "{% for m in messages %}{{ '<|start_of_role|>' + m.role + '<|end_of_role|>' + m.content + '<|end_of_text|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|start_of_role|>assistant<|end_of_role|>' }}{% endif %}"
+    SHOWN
+    + "{% for m in messages %}{{ '<|start_of_role|>' + m.role + '<|end_of_role|>' + m.content }}"
+    + JSON_CALLS
+    + "{{ '<|end_of_text|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_of_role|>assistant<|end_of_role|>' }}{% endif %}"
 )
 _KIMI: Final = (
-    "{% for m in messages %}{% set role = 'system' if m.role == 'tool' else m.role %}"
+    SHOWN + "{% for m in messages %}{% set role = 'system' if m.role == 'tool' else m.role %}"
     "{{ '<|im_' + role + '|>' + m.role + '<|im_middle|>' }}"
-    "{% if m.role == 'tool' %}{{ '## Return of ' + m.tool_call_id + '\n' }}{% endif %}{{ m.content + '<|im_end|>' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}"
+    "{% if m.role == 'tool' %}{{ '## Return of ' + m.tool_call_id + '\n' }}{% endif %}{{ m.content }}"
+    + JSON_CALLS
+    + "{{ '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}"
+)
+
+_MISTRAL: Final = (
+    SHOWN + "{% for m in messages %}{% if m.role == 'tool' %}{{ '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' }}"
+    "{% elif m.role == 'assistant' %}{{ m.content }}CALLS{{ '</s>' }}"
+    "{% else %}{{ '[INST]' + m.content + '[/INST]' }}{% endif %}{% endfor %}"
+)
+_LISTED: Final = (
+    "{% if m.tool_calls %}{{ '[TOOL_CALLS][' }}" + _EACH + "{{ '" + _JSON.removesuffix("}") +
+    ", \"id\": \"' + one.id + '\"}' + ('' if loop.last else ', ') }}{% endfor %}{{ ']' }}{% endif %}"
+)  # fmt: skip
+_NAMED: Final = _EACH + "{{ '[TOOL_CALLS]" + _NAME + "[ARGS]" + _ARGUMENTS + "' }}{% endfor %}"
+_GLM: Final = (
+    SHOWN + "{% for m in messages %}{% if m.role == 'tool' %}"
+    "{% if loop.previtem.role != 'tool' %}{{ '<|observation|>' }}{% endif %}"
+    "{{ '\n<tool_response>' + m.content + '</tool_response>' }}"
+    "{% else %}{{ '<|' + m.role + '|>\n' + m.content }}"
+    + _EACH
+    + "{{ '\n<tool_call>"
+    + _NAME
+    + "' }}"
+    + _PAIRS
+    + "{{ '\n<arg_key>' + key + '</arg_key>\n<arg_value>' + (value if value is string else value | tojson) +"
+    " '</arg_value>' }}{% endfor %}{{ '\n</tool_call>' }}{% endfor %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
+_SEED: Final = (
+    SHOWN
+    + "{% for m in messages %}{{ '<seed:bos>' + m.role + '\n' + m.content }}"
+    + _EACH
+    + "{{ '\n<seed:tool_call>\n<function="
+    + _NAME
+    + ">\n' }}"
+    + _PAIRS
+    + "{{ '<parameter=' + key + '>' + (value | string) + '</parameter>\n' }}{% endfor %}"
+    "{{ '</function>\n</seed:tool_call>' }}{% endfor %}{{ '<seed:eos>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<seed:bos>assistant\n' }}{% endif %}"
+)
+_PYTHON_CALLS: Final = (
+    "{% if m.tool_calls %}{{ '<function_calls>' }}"
+    + _EACH
+    + "{{ '"
+    + _NAME
+    + "(' }}"
+    + _PAIRS
+    + "{{ key + '=' + (value | tojson) + ('' if loop.last else ', ') }}{% endfor %}{{ ')' }}"
+    "{{ '' if loop.last else '\n' }}{% endfor %}{{ '</function_calls>' }}{% endif %}"
+)
+_PHI: Final = (
+    SHOWN + "{% for m in messages %}{{ '<|' + m.role + '|>' }}"
+    "{% if m.tool_calls %}{{ 'functools[' }}" + _EACH + "{{ '" + _JSON + "' + ('' if loop.last else ', ') }}"
+    "{% endfor %}{{ ']' }}{% else %}{{ m.content }}{% endif %}{{ '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
 
@@ -102,12 +167,16 @@ class Family:
     """More tokens that the tokenizer has."""
     renders_as_sampled: bool = True
     """Whether rendering a whole conversation would give what was sampled and given, thinking aside."""
+    follows: tuple[Literal["tool", "user"], ...] = ("tool", "user")
+    """What may follow a turn behind the same end."""
 
+
+_MISTRAL_TOKENS: Final = ("[INST]", "[/INST]", "[TOOL_CALLS]", "[ARGS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
 
 FAMILIES: Final[Mapping[str, Family]] = {
-    "Qwen2.5": Family(_chatml("{{ m.content }}" + _JSON_CALLS, _RESPONSES)),
+    "Qwen2.5": Family(_chatml("{{ m.content }}" + JSON_CALLS, _RESPONSES)),
     "Qwen3": Family(
-        _chatml(_STRIPPED + _JSON_CALLS, _RESPONSES, before=_LAST_QUESTION),
+        _chatml(_STRIPPED + JSON_CALLS, _RESPONSES, before=_LAST_QUESTION),
         whole=("<tool_response>", "</tool_response>"),
     ),
     "Qwen3.5": Family(
@@ -117,7 +186,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "Qwen3-Coder": Family(_chatml("{{ m.content }}" + _XML_CALLS, _RESPONSES), "xml"),
     "Hermes 3": Family(
         _chatml(
-            "{{ m.content }}" + _JSON_CALLS,
+            "{{ m.content }}" + JSON_CALLS,
             # The line break behind a result is there only when more follows.
             _merged(
                 "tool", r"\n",
@@ -127,16 +196,18 @@ FAMILIES: Final[Mapping[str, Family]] = {
         ),
         renders_as_sampled=False,
     ),
-    "Llama 3.1": Family(_LLAMA, ends=("<|eot_id|>", "<|eom_id|>"), whole=("<|start_header_id|>", "<|end_header_id|>")),
+    "Llama 3.1": Family(
+        _LLAMA, "llama", ("<|eot_id|>", "<|eom_id|>"), whole=("<|start_header_id|>", "<|end_header_id|>")
+    ),
     "SmolLM3": Family(
         _chatml(
-            r"{{ m.content.lstrip('\n') }}", r"{{ '<|im_start|>user\n' + m.content + '<|im_end|>\n' }}",
+            r"{{ m.content.lstrip('\n') }}" + JSON_CALLS, r"{{ '<|im_start|>user\n' + m.content + '<|im_end|>\n' }}",
             tools=_TOOLS.replace("tools", "xml_tools"),
         )
     ),
     "LFM2": Family(
         _chatml(
-            "{{ m.content }}" + _JSON_CALLS,
+            "{{ m.content }}" + JSON_CALLS,
             r"{{ '<|im_start|>tool\n<|tool_response_start|>' + m.content + '<|tool_response_end|><|im_end|>\n' }}",
         ),
         whole=("<|tool_response_start|>", "<|tool_response_end|>"),
@@ -144,6 +215,20 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "Granite 3.3": Family(_GRANITE, ends=("<|end_of_text|>",), whole=("<|start_of_role|>", "<|end_of_role|>")),
     "Kimi K2": Family(
         _KIMI, ends=("<|im_end|>",), whole=("<|im_user|>", "<|im_system|>", "<|im_assistant|>", "<|im_middle|>")
+    ),
+    "Mistral Nemo": Family(_MISTRAL.replace("CALLS", _LISTED, 1), "mistral", ("</s>",), _MISTRAL_TOKENS),
+    "Ministral 3": Family(_MISTRAL.replace("CALLS", _NAMED, 1), "mistral", ("</s>",), _MISTRAL_TOKENS),
+    "OLMo 3": Family(
+        _chatml("{{ m.content }}" + _PYTHON_CALLS, r"{{ '<|im_start|>environment\n' + m.content + '<|im_end|>\n' }}"),
+        "olmo3", whole=("<function_calls>", "</function_calls>"),
+    ),
+    "GLM-4.5": Family(
+        _GLM, "glm", ("<|observation|>", "<|user|>", "<|endoftext|>"), ("<|assistant|>",), follows=("tool",)
+    ),
+    "Phi-4-mini": Family(_PHI, "phi4", ("<|end|>",), ("<|user|>", "<|assistant|>", "<|tool|>")),
+    "Seed-OSS": Family(
+        _SEED, "seed", ("<seed:eos>",),
+        ("<seed:bos>", "<seed:tool_call>", "</seed:tool_call>", "<seed:think>", "</seed:think>"),
     ),
 }  # fmt: skip
 
@@ -168,8 +253,9 @@ def tokenizer_of(family: Family) -> PreTrainedTokenizerBase:
 
 def template_of(tokenizer: PreTrainedTokenizerBase, family: Family, *, limit: int = 4096) -> TurnTemplate:
     """Return the template for several turns. Raises as `turn_template`."""
-    open_close = ("<tool_call>", "</tool_call>", "<think>", "</think>")
-    markers = Markers(*(tokenizer.convert_tokens_to_ids(text) for text in open_close))
+    way = STYLES[family.style]
+    open_close = (way.opens, way.closes, *way.thinking)
+    markers = Markers(*(tokenizer.convert_tokens_to_ids(text) if text else None for text in open_close))
     ends = frozenset(tokenizer.convert_tokens_to_ids(text) for text in family.ends)
     return turn_template(tokenizer, CallRules(family.style, markers, TOOLS), ends, limit=limit)
 

@@ -15,7 +15,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ import httpx2
 from muster.clients.answering import end_process, ending_of
 from muster.environments.tools.base import CallStyle
 from muster.errors import ConfigError, MusterError, UnreachableError
+from muster.protocol.turns.calls import STYLES
 
 MODULE: Final = "vllm.entrypoints.openai.api_server"
 """The one way to start vLLM's server that its CPU build has too: its `vllm` command looks for a package named vllm."""
@@ -44,9 +45,6 @@ DEFAULTS: Final = {
 }
 """Variables of the process; what the environment says already wins."""
 
-PARSERS: Final[Mapping[CallStyle, str]] = {"json": "hermes", "xml": "qwen3_coder"}
-"""vLLM's parsers of calls. Where they differ from a run's, docs/understand/turns.md says."""
-
 
 @dataclass(frozen=True)
 class ServerSpec:
@@ -64,7 +62,9 @@ class ServerSpec:
     api_key: str | None = None
     """What clients must send as a bearer token."""
     calls: CallStyle | None = None
-    """How the model writes calls: clients that send `tools` get them as OpenAI's `tool_calls`. None: as text."""
+    """How the model writes calls: clients that send `tools` get them as OpenAI's `tool_calls`. None: as text.
+
+    Where vLLM's parser differs from a run's, docs/understand/turns.md says."""
 
     @property
     def url(self) -> str:
@@ -87,7 +87,7 @@ class ServerSpec:
             options["--max-model-len"] = self.max_length
         words = [str(word) for option in options.items() for word in option]
         if self.calls is not None:
-            words += ["--enable-auto-tool-choice", "--tool-call-parser", PARSERS[self.calls]]
+            words += ["--enable-auto-tool-choice", "--tool-call-parser", STYLES[self.calls].parser]
         # -P: no module of the folder somebody happens to stand in. Eager: what workers run, and there in seconds.
         return [sys.executable, "-P", "-W", "ignore", "-m", MODULE, *words, "--enforce-eager"]
 

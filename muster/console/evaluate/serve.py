@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from muster.authoring.tasks.counting import conversations_of
 from muster.console.command import command
 from muster.console.session import Session, require
 from muster.environments.tools.base import CallStyle
@@ -73,7 +74,9 @@ async def serve(
         found = await fetch_run_step(session, run, step, RUN_FOLDER / f"run-{run}", whole=False)
         path, about = found.path, {"run": run, "step": found.number}
         parts = found.task_set.document.parts if found.task_set is not None else ()
-        style = next((one.environment.turns.calls for one in parts if one.environment.turns), None)
+        asking = await asyncio.to_thread(conversations_of, path)
+        rules = next((asking.rules(one.environment) for one in parts if one.environment.turns), None)
+        style = None if rules is None else rules.template.rules.style
         name, computed = f"muster-step-{found.number}", found.profile.dtype
         spec = replace(spec, model=path, name=name, dtype=computed, calls=calls or style)
     hashes = await asyncio.to_thread(model_hashes, path)

@@ -25,8 +25,8 @@ class TurnsManifest:
 
     tools: Annotated[tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")], ...], Field(max_length=MAX_TOOLS)]
     """Names of `muster.environments.tools.registry`, in order, each once."""
-    calls: CallStyle = "json"
-    """How the policy writes calls."""
+    calls: CallStyle | Literal["auto"] = "auto"
+    """How the policy writes calls; auto: in the first style by which its chat template's own calls are read."""
     turns: Annotated[int, Field(ge=1, le=MAX_TURNS)] = 4
     """Most turns that the policy samples."""
     fuel: Annotated[int, Field(ge=0, le=MAX_FUEL)] = 2_000_000_000

@@ -7,7 +7,7 @@ trim them, write them as JSON) is done, and what the policy sampled is never ren
 tokens stay as they are.
 
 `turn_template` checks at the door that a template can be used so: what it renders after a turn may depend on the
-messages only, not on what came before them.
+messages only, not on what came before them, and its own calls are read back.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from muster.environments.answers import THINK_END
-from muster.environments.tools.base import Tool, function_schema
+from muster.environments.tools.base import CallStyle, Tool, function_schema
 from muster.environments.tools.manifest import TurnsManifest
 from muster.environments.tools.registry import make_tools
 from muster.errors import ConfigError, MalformedError
 from muster.protocol.prompts import render, tokens_text
-from muster.protocol.turns.calls import CALL_BEGIN, CALL_END, CallRules, Markers, thinking_is_open
+from muster.protocol.turns.calls import STYLES, CallRules, Markers, ToolCall, thinking_is_open
+from muster.protocol.turns.reading import StyleError, takes_one_call
 from muster.protocol.turns.results import cut, escape, escape_pattern
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class TurnTemplate:
     """Finds the tokens that no message may spell."""
     guarded: frozenset[int]
     """Their ids."""
+    one_call: bool = False
+    """Whether the template takes no more than one call of a turn."""
 
     @property
     def end_text(self) -> str:
@@ -88,6 +91,37 @@ class TurnTemplate:
         """Return the messages as the template renders them."""
         tools = [function_schema(tool) for tool in self.rules.tools.values()]
         return render(self.tokenizer, messages, thinks=self.thinks, tools=tools, opens_turn=opens_turn)
+
+    def prompt(self) -> str:
+        """Return a question as the template renders it, with its tools, the next turn opened."""
+        return self.rendered([_QUESTION], opens_turn=True)
+
+    def turn_text(self, calls: Sequence[ToolCall], text: str, thought: str) -> tuple[str, bool]:
+        """Return what a turn says that has calls, as the template renders it, and whether it begins in thinking.
+
+        text, thought: what stands before the calls. Raises MalformedError where the template refuses the turn.
+        """
+        # 1. The turn, followed by results.
+        ids = [_CALL_ID.format(number) for number in range(len(calls))]
+        given = [GivenMessage("tool", "a result", one.name) for one in calls]
+        turn: dict[str, Any] = {
+            "role": "assistant",
+            "content": text,
+            **({"reasoning_content": thought} if thought else {}),
+        }
+        functions = [{"name": one.name, "arguments": dict(one.arguments)} for one in calls]
+        turn["tool_calls"] = [_tool_call(one, function) for one, function in zip(ids, functions, strict=True)]
+        beginning = self.rendered([_QUESTION], opens_turn=False)
+        rest = _rest(self.rendered([_QUESTION, turn, *_given(given)], opens_turn=False), beginning)
+
+        # 2. Without what opens it: all of that, or all but the thinking that the prompt opens.
+        opening = _rest(self.prompt(), beginning)
+        opens, closes = STYLES[self.rules.style].thinking
+        header = opening if rest.startswith(opening) else opening.partition(opens)[0].partition(closes)[0]
+        if not rest.startswith(header):
+            raise ConfigError(f"turns begin by {rest[:40]!r}, and the prompt opens them by {header[:40]!r}")
+        said = rest.removeprefix(header)
+        return said[: said.index(self.end_text)], self.rules.opens_thinking and header == opening
 
     def end_of(self, text: str, mark: str) -> int:
         """Return where the turn ends that has this mark in it. Raises MalformedError."""
@@ -154,38 +188,48 @@ def _turns(mark: str, messages: Sequence[GivenMessage]) -> list[dict[str, Any]]:
     said: dict[str, Any] = {"role": "assistant", "content": mark}
     name = next((one.name for one in messages if one.role == "tool"), None)
     if name is not None:
-        function = {"name": name, "arguments": {"text": mark}}
-        said["tool_calls"] = [{"type": "function", "id": _CALL_ID.format(0), "function": function}]
+        said["tool_calls"] = [_tool_call(_CALL_ID.format(0), {"name": name, "arguments": {"text": mark}})]
+    return [said, *_given(messages)]
+
+
+def _tool_call(name: str, function: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "id": name, "function": function}
+
+
+def _given(messages: Sequence[GivenMessage]) -> list[dict[str, Any]]:
     given: list[dict[str, Any]] = []
     for number, one in enumerate(messages):
         given.append({"role": one.role, "content": one.content})
         if one.role == "tool":
             given[-1] |= {"name": one.name, "tool_call_id": _CALL_ID.format(number)}
-    return [said, *given]
+    return given
 
 
 # The door
 
 
 def call_rules(
-    tokenizer: PreTrainedTokenizerBase, manifest: TurnsManifest, tools: Mapping[str, Tool] | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    manifest: TurnsManifest,
+    style: CallStyle,
+    tools: Mapping[str, Tool] | None = None,
 ) -> CallRules:
-    """Return how calls are read with a tokenizer. Raises ConfigError where it, or this version, cannot do so.
+    """Return how calls of a style are read with a tokenizer.
 
-    tools: those of the manifest by name; without them they cannot run code.
+    tools: those of the manifest by name; without them they cannot run code. Raises StyleError where the tokenizer does
+    not have the style's tokens, ConfigError where it or this version cannot do the rest.
     """
-    tools = make_tools(manifest) if tools is None else tools
-    ids = {text: _single(tokenizer, text) for text in (CALL_BEGIN, CALL_END, THINK_BEGIN, THINK_END)}
-    call_open, call_close = ids[CALL_BEGIN], ids[CALL_END]
-    if call_open is None or call_close is None:
-        raise ConfigError(
-            f"the tokenizer has no token for {CALL_BEGIN} or {CALL_END}",
+    tools, way = make_tools(manifest) if tools is None else tools, STYLES[style]
+    call_open, call_close, *thinking = (_single(tokenizer, one) for one in (way.opens, way.closes, *way.thinking))
+    if tools and ((way.opens and call_open is None) or (way.closes and call_close is None)):
+        raise StyleError(
+            f"the tokenizer has no token for {way.opens} or {way.closes}",
             hint="tools need a model that was made for calls in this form",
         )
-    markers = Markers(call_open, call_close, ids[THINK_BEGIN], ids[THINK_END])
+    markers = Markers(call_open, call_close, *thinking)
     if manifest.budget == "thinking" and markers.think_close is None:
-        raise ConfigError(f"budgets count thinking, and the tokenizer has no token for {THINK_END}")
-    return CallRules(manifest.calls, markers, tools, call_ends_thinking=manifest.call_ends_thinking)
+        raise ConfigError(f"budgets count thinking, and the tokenizer has no token for {way.thinking[1]}")
+    return CallRules(style, markers, tools, call_ends_thinking=manifest.call_ends_thinking)
 
 
 def _single(tokenizer: PreTrainedTokenizerBase, text: str) -> int | None:
@@ -209,9 +253,11 @@ def turn_template(
         template = replace(template, end=_end_marker(template))
         opens = _opens_thinking(template)
         _check_pairs(template)
+        template = replace(template, rules=replace(rules, opens_thinking=opens))
+        one_call = takes_one_call(template)
     except MalformedError as error:
         raise ConfigError(f"the chat template is not fit for several turns: {error}") from error
-    return replace(template, rules=replace(rules, opens_thinking=opens))
+    return replace(template, one_call=one_call)
 
 
 def _guarded_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
@@ -227,7 +273,6 @@ def _guarded_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 _KINDS: Final[Mapping[str, tuple[GivenMessage, ...]]] = {
     "a result": (GivenMessage("tool", "first", "calculator"),),
     "two results": (GivenMessage("tool", "first", "calculator"), GivenMessage("tool", "second", "search")),
-    "a user's message": (GivenMessage("user", "third"),),
 }
 """Kinds of what is given after a turn; the template is checked with every pair of them."""
 
@@ -255,12 +300,21 @@ def _opens_thinking(template: TurnTemplate) -> bool:
     }
     for messages in _KINDS.values():
         openings.add(_rest(template.given_text(messages), template.given_text(messages, opens_turn=False)))
-    if "" in openings:
+    if "" in openings and (openings != {""} or not _needs_no_opening(template)):
         raise MalformedError("it does not open the assistant's turn")
-    thinks = {one.rfind(THINK_BEGIN) > one.rfind(THINK_END) for one in openings}
+    begin, end = STYLES[template.rules.style].thinking
+    thinks = {one.rfind(begin) > one.rfind(end) for one in openings}
     if len(thinks) != 1:
         raise MalformedError("it opens thinking in some turns only")
     return thinks.pop()
+
+
+def _needs_no_opening(template: TurnTemplate) -> bool:
+    """Return whether what an assistant says follows at once, as in Mistral's templates."""
+    said = {"role": "assistant", "content": "later"}
+    histories = [[_QUESTION], *([_QUESTION, *_turns("earlier", messages)] for messages in _KINDS.values())]
+    texts = [[template.rendered(one, opens_turn=False) for one in (each, [*each, said])] for each in histories]
+    return all(longer.removeprefix(text).lstrip().startswith("later") for text, longer in texts)
 
 
 def _rest(text: str, beginning: str) -> str:

@@ -1,11 +1,9 @@
 """The strict parser of calls: from the ids of one sampled turn to calls, each with one defined outcome.
 
-A call opens and closes with the marker *tokens*. Markers that several ordinary tokens spell are text, and so is a
-marker in the turn's thinking: a draft, which is never run. Two styles of what stands between the markers are read:
-
-- `json` (Hermes, Qwen): `{"name": "calculator", "arguments": {"expression": "1+1"}}`, by RFC 8259;
-- `xml` (Qwen-coder): `<function=calculator><parameter=expression>1+1</parameter></function>`, a value without the line
-  breaks at its two ends; one that is no string by its parameter's type is read as JSON.
+A call opens and closes with the marker *tokens* of its style (`STYLES`). Markers that several ordinary tokens spell are
+text, and so is a marker in the turn's thinking: a draft, which is never run. In a style without markers a turn is a
+call if all of it behind the thinking is one, and else a text. JSON is read by RFC 8259. A value that is no string by
+its parameter's type is read as JSON, and where a family's templates write Python's literals, as these.
 
 What cannot be run is a `BadCall`, whose text tells the policy. Every function is total on hostile input, linear in its
 length, and knows nothing of the machine: the same ids have the same calls everywhere.
@@ -15,8 +13,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
 from muster.environments.tools.base import TOOL_NAME, CallStyle, Tool, arguments_error
@@ -30,6 +30,7 @@ BadReason = Literal[
     "too_deep",
     "bad_json",
     "bad_xml",
+    "bad_form",
     "bad_text",
     "bad_number",
     "repeated_key",
@@ -41,9 +42,11 @@ BadReason = Literal[
     "wrong_arguments",
 ]
 
+_Call = tuple[str, dict[str, Any]]
+
 CALL_BEGIN: Final = "<tool_call>"
 CALL_END: Final = "</tool_call>"
-"""How the marker tokens are spelled."""
+"""How most families spell the marker tokens."""
 
 MAX_CALLS: Final = 8
 """Most calls of one turn that are run; more are answered by a notice. Changing this, or one of the next three, changes
@@ -65,6 +68,7 @@ _TEXTS: Final[Mapping[BadReason, str]] = {
     "too_deep": f"the call is nested deeper than {MAX_DEPTH}",
     "bad_json": "the call is not valid JSON",
     "bad_xml": "the call is not <function=name><parameter=name>value</parameter></function>",
+    "bad_form": "the call is not in the form that the model was made for",
     "bad_text": "a text in the call is not valid Unicode",
     "bad_number": "a number in the call is too long or too large",
     "repeated_key": "a key of the call stands there twice",
@@ -79,8 +83,8 @@ _TEXTS: Final[Mapping[BadReason, str]] = {
 class Markers:
     """Ids of the tokens that the parser goes by."""
 
-    call_open: int
-    call_close: int
+    call_open: int | None
+    call_close: int | None
     think_open: int | None = None
     think_close: int | None = None
 
@@ -132,10 +136,10 @@ def parse_turn(
     body = list(tokens[:-1]) if len(tokens) and tokens[-1] in stop_tokens else list(tokens)
     blocks, is_thinking, _ = _blocks(body, rules)
     calls: list[ToolCall | BadCall] = []
-    for end_reason, block in blocks[:MAX_CALLS]:
-        calls.append(_bad(end_reason) if end_reason else read_call(decode(block), rules.style, rules.tools))
-    if len(blocks) > MAX_CALLS:
-        calls.append(_bad("too_many"))
+    for end_reason, block in blocks[: MAX_CALLS + 1]:
+        calls += [_bad(end_reason)] if end_reason else read_calls(decode(block), rules.style, rules.tools)
+    if len(calls) > MAX_CALLS:
+        calls[MAX_CALLS:] = [_bad("too_many")]
     return ParsedTurn(tuple(calls), is_thinking)
 
 
@@ -151,39 +155,45 @@ def thinking_length(tokens: Sequence[int], rules: CallRules) -> int:
 
 def _blocks(tokens: Sequence[int], rules: CallRules) -> tuple[list[tuple[BadReason | None, Sequence[int]]], bool, int]:
     """Return what stands between markers, each with why it has no end; whether thinking has none; its length."""
-    markers = rules.markers
+    markers, way = rules.markers, STYLES[rules.style]
     found: list[tuple[BadReason | None, Sequence[int]]] = []
-    is_thinking, may_think, opened, thought = rules.opens_thinking, not rules.opens_thinking, -1, 0
+    is_thinking, may_think, opened, thought, said = rules.opens_thinking, not rules.opens_thinking, -1, 0, 0
     for place, token in enumerate(tokens):
         if opened >= 0:
             if token == markers.call_close:
                 found.append((None, tokens[opened:place]))
                 opened = -1
             elif token == markers.call_open:
-                found.append(("nested", ()))
+                found.append(("nested", ()) if way.closes else (None, tokens[opened:place]))
                 opened = place + 1
         elif is_thinking:
             if token == markers.call_open and rules.call_ends_thinking:
                 is_thinking, opened = False, place + 1
                 continue
-            thought += 1
+            thought, said = thought + 1, place + 1
             is_thinking = token != markers.think_close
         elif token == markers.call_open:
             may_think, opened = False, place + 1
         elif may_think and token in (markers.think_open, markers.think_close):
-            may_think, is_thinking, thought = False, token == markers.think_open, 1
-    if opened >= 0:
-        found.append(("unclosed", ()))
+            may_think, is_thinking, thought, said = False, token == markers.think_open, 1, place + 1
+    if not way.opens and not is_thinking:
+        found.append((None, tokens[said:]))
+    elif opened >= 0:
+        found.append(("unclosed", ()) if way.closes else (None, tokens[opened:]))
     return found, is_thinking, thought
 
 
-def read_call(text: str, style: CallStyle, tools: Mapping[str, Tool]) -> ToolCall | BadCall:
-    """Read what stands between two markers."""
+def read_calls(text: str, style: CallStyle, tools: Mapping[str, Tool]) -> list[ToolCall | BadCall]:
+    """Read what stands between two markers; without markers, a turn, which is no call if it is not one whole."""
+    way = STYLES[style]
     try:
         _check_text(text)
-        name, arguments = _read_json(text) if style == "json" else _read_xml(text, tools)
+        return [_checked(name, arguments, tools) for name, arguments in way.read(text, tools)]
     except _BadCallError as error:
-        return _bad(error.reason)
+        return [_bad(error.reason)] if way.opens else []
+
+
+def _checked(name: str, arguments: dict[str, Any], tools: Mapping[str, Tool]) -> ToolCall | BadCall:
     tool = tools.get(name)
     if tool is None:
         return BadCall("unknown_tool", f"error: there is no tool of that name; there are {', '.join(sorted(tools))}")
@@ -220,18 +230,50 @@ def _check_unicode(text: str) -> None:
 # JSON
 
 
-def _read_json(text: str) -> tuple[str, dict[str, Any]]:
-    call = _strict_json(text)
+def _read_json(text: str, tools: Mapping[str, Tool]) -> list[_Call]:
+    return [_named(_strict_json(text))]
+
+
+def _named(call: Any, key: str = "arguments", *further: str) -> _Call:
+    """Return a call that is an object with a name, arguments and maybe further keys."""
     if not isinstance(call, dict):
         raise _BadCallError("not_object")
     if not isinstance(call.get("name"), str) or not call["name"]:
         raise _BadCallError("no_name")
-    if not call.keys() <= {"name", "arguments"}:
+    if not call.keys() <= {"name", key, *further}:
         raise _BadCallError("unknown_key")
-    arguments = call.get("arguments", {})
+    return call["name"], _object_of(call.get(key, {}))
+
+
+def _object_of(arguments: Any) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise _BadCallError("bad_arguments")
-    return call["name"], arguments
+    return arguments
+
+
+def _read_llama(text: str, tools: Mapping[str, Tool]) -> list[_Call]:
+    call = _strict_json(text.strip(_BLANKS).removeprefix("<|python_tag|>"))
+    if not isinstance(call, dict) or "parameters" not in call:
+        raise _BadCallError("bad_form")
+    return [_named(call, "parameters")]
+
+
+def _read_list(text: str, tools: Mapping[str, Tool], opening: str = "[") -> list[_Call]:
+    """Read a list of calls as JSON, behind what stands before its bracket."""
+    calls = _strict_json("[" + text.strip(_BLANKS).removeprefix(opening))
+    if not text.strip(_BLANKS).startswith(opening) or not isinstance(calls, list) or not calls:
+        raise _BadCallError("bad_form")
+    return [_named(one, "arguments", "id") for one in calls]
+
+
+def _read_mistral(text: str, tools: Mapping[str, Tool]) -> list[_Call]:
+    """Read the list of older templates, or one call as name[CALL_ID]id[ARGS]{…}, whose id may be absent."""
+    if text.strip(_BLANKS).startswith("["):
+        return _read_list(text, tools)
+    name, mark, arguments = text.partition("[ARGS]")
+    if not mark:
+        raise _BadCallError("bad_form")
+    return [(name.partition("[CALL_ID]")[0].strip(_BLANKS), _object_of(_strict_json(arguments)))]
 
 
 def _strict_json(text: str) -> Any:
@@ -309,7 +351,10 @@ _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
 
 
-def _read_xml(text: str, tools: Mapping[str, Tool]) -> tuple[str, dict[str, Any]]:
+def _read_xml(
+    text: str, tools: Mapping[str, Tool], read: Callable[[str], Any] = _strict_json, edge: str = "\n"
+) -> list[_Call]:
+    """Read a call whose values stand between two edges. read: from a value that is no string."""
     name, place = _tag(text, _skip_blanks(text, 0), _FUNCTION)
     arguments: dict[str, Any] = {}
     while not text.startswith(_FUNCTION_END, place := _skip_blanks(text, place)):
@@ -319,11 +364,25 @@ def _read_xml(text: str, tools: Mapping[str, Tool]) -> tuple[str, dict[str, Any]
             raise _BadCallError("bad_xml")
         if key in arguments:
             raise _BadCallError("repeated_key")
-        arguments[key] = text[start:end].removeprefix("\n").removesuffix("\n")
+        arguments[key] = text[start:end].removeprefix(edge).removesuffix(edge)
         place = end + len(_PARAMETER_END)
     if text[place + len(_FUNCTION_END) :].strip(_BLANKS):
         raise _BadCallError("bad_xml")
-    return name, {key: _typed(value, key, tools.get(name)) for key, value in arguments.items()}
+    return [(name, {key: _typed(value, key, tools.get(name), read) for key, value in arguments.items()})]
+
+
+def _read_glm(text: str, tools: Mapping[str, Tool]) -> list[_Call]:
+    name, *pairs = text.split("<arg_key>")
+    name, arguments = name.strip(_BLANKS), {}
+    for pair in pairs:
+        key, _, rest = pair.partition("</arg_key>")
+        value, closing, behind = rest.lstrip(_BLANKS).partition("</arg_value>")
+        if not value.startswith("<arg_value>") or not closing or behind.strip(_BLANKS):
+            raise _BadCallError("bad_form")
+        if key in arguments:
+            raise _BadCallError("repeated_key")
+        arguments[key] = _typed(value.removeprefix("<arg_value>"), key, tools.get(name), _strict_json)
+    return [(name, arguments)]
 
 
 def _skip_blanks(text: str, place: int) -> int:
@@ -341,10 +400,132 @@ def _tag(text: str, place: int, opening: str) -> tuple[str, int]:
     return name, end + 1
 
 
-def _typed(value: str, key: str, tool: Tool | None) -> Any:
+def _typed(value: str, key: str, tool: Tool | None, read: Callable[[str], Any]) -> Any:
     """Return a parameter's value by its type. Templates of this style write booleans as Python does."""
     if tool is None or key not in tool.parameters or tool.parameters[key].type == "string":
         return value
     if tool.parameters[key].type == "boolean" and value in ("True", "False"):
         return value == "True"
-    return _strict_json(value)
+    return read(value)
+
+
+# Python
+
+_PIECE: Final = re.compile(
+    r"""[ \t\r\n]*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\w.+-]+|[][{}(),:=])[ \t\r\n]*""", re.ASCII | re.DOTALL
+)
+_ESCAPE: Final = re.compile(r"""\\x([0-9a-fA-F]{2})|\\U([0-9a-fA-F]{8})|\\(.)|(")""", re.DOTALL)
+_NAMES: Final = {"True": "true", "False": "false", "None": "null"}
+
+
+def _pieces(text: str) -> list[str]:
+    """Return texts, names, numbers and marks, the last one first: texts and names as JSON has them."""
+    found, place = [], 0
+    while place < len(text):
+        match = _PIECE.match(text, place)
+        if match is None:
+            raise _BadCallError("bad_form")
+        piece, place = match[1], match.end()
+        found.append(_json_text(piece) if piece[0] in "'\"" else _NAMES.get(piece, piece))
+    return found[::-1]
+
+
+def _json_text(quoted: str) -> str:
+    """Return a text of JSON or Python as JSON has it. Escapes that neither has are left, and refused as JSON."""
+
+    def one(match: re.Match[str]) -> str:
+        if code := match[1] or match[2]:
+            if int(code, 16) > 0x10FFFF:
+                raise _BadCallError("bad_text")
+            return json.dumps(chr(int(code, 16)))[1:-1]
+        return '\\"' if match[4] else "'" if match[3] == "'" else match[0]
+
+    return f'"{_ESCAPE.sub(one, quoted[1:-1])}"'
+
+
+def _literal(text: str) -> Any:
+    """Read a value as JSON or as Python's literal."""
+    pieces = _pieces(text)
+    value = _value(pieces)
+    if pieces:
+        raise _BadCallError("bad_form")
+    return value
+
+
+def _value(pieces: list[str]) -> Any:
+    """Take a value from the pieces, up to a comma or a bracket that is none of its own."""
+    depth, taken = 0, []
+    while pieces and (depth or pieces[-1] not in (",", ")")):
+        depth += (pieces[-1] in ("[", "{")) - (pieces[-1] in ("]", "}"))
+        taken.append(pieces.pop())
+    return _strict_json(" ".join(taken))
+
+
+def _read_python(text: str, tools: Mapping[str, Tool]) -> list[_Call]:
+    """Read name(key=value, …), one call after the other."""
+    pieces, found = _pieces(text), []
+
+    def take(mark: str = "") -> str:
+        piece = pieces.pop() if pieces else ""
+        if piece != mark if mark else not TOOL_NAME.fullmatch(piece):
+            raise _BadCallError("bad_form")
+        return piece
+
+    while pieces:
+        name, arguments = take(), {}
+        take("(")
+        while pieces and pieces[-1] != ")":
+            key = take()
+            take("=")
+            if key in arguments:
+                raise _BadCallError("repeated_key")
+            arguments[key] = _value(pieces)
+            if pieces and pieces[-1] != ")":
+                take(",")
+        take(")")
+        found.append((name, arguments))
+    return found
+
+
+# Styles
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a family of models writes calls."""
+
+    read: Callable[[str, Mapping[str, Tool]], list[_Call]]
+    """From what stands between two markers to names and arguments."""
+    parser: str
+    """vLLM's, by its name."""
+    opens: str = CALL_BEGIN
+    """The marker before a call; without one the turn as a whole is a call, or none."""
+    closes: str = CALL_END
+    """The marker behind it; without one a call ends where the next one opens, or with the turn."""
+    thinking: tuple[str, str] = ("<think>", "</think>")
+
+
+STYLES: Final[Mapping[CallStyle, Style]] = {
+    "json": Style(_read_json, "hermes"),
+    "xml": Style(_read_xml, "qwen3_coder"),
+    "llama": Style(_read_llama, "llama3_json", "", ""),
+    "mistral": Style(_read_mistral, "mistral", "[TOOL_CALLS]", ""),
+    "olmo3": Style(_read_python, "olmo3", "<function_calls>", "</function_calls>"),
+    "glm": Style(_read_glm, "glm45"),
+    "phi4": Style(partial(_read_list, opening="functools["), "phi4_mini_json", "", ""),
+    "seed": Style(
+        partial(_read_xml, read=_literal, edge=""),
+        "seed_oss",
+        "<seed:tool_call>",
+        "</seed:tool_call>",
+        ("<seed:think>", "</seed:think>"),
+    ),
+}
+"""By name, in the order in which a model's own is looked for."""
+
+
+def marker_ids(id_of: Callable[[str], int | None]) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the ids by which calls of any style open, and close. id_of: a token's id, None where there is none."""
+    opens, closes = (way.opens for way in STYLES.values()), (way.closes for way in STYLES.values())
+    found = ({one for text in texts if (one := id_of(text)) is not None} for texts in (opens, closes))
+    return frozenset(next(found)), frozenset(next(found))

@@ -6,7 +6,8 @@ did: the same function over the same ids, compared token by token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,15 @@ import numpy as np
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task
-from muster.environments.tools.base import EarlierCall, ToolResult, function_schema
+from muster.environments.tools.base import CallStyle, EarlierCall, ToolResult, function_schema
 from muster.environments.tools.manifest import LEAST_CALLS, TurnsManifest
 from muster.environments.tools.registry import make_tools
 from muster.environments.tools.sandboxed import SandboxCall
-from muster.errors import MalformedError
+from muster.errors import ConfigError, MalformedError
 from muster.protocol.prompts import end_token, prompt_tokens
 from muster.protocol.turns.bridge import GivenMessage, TurnTemplate, bridge, call_rules, turn_template
-from muster.protocol.turns.calls import BadCall, ToolCall, parse_turn, thinking_length
+from muster.protocol.turns.calls import STYLES, BadCall, ToolCall, parse_turn, thinking_length
+from muster.protocol.turns.reading import StyleError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,11 +54,34 @@ def turn_rules(
     """Return the rules of an environment's conversations with a model's tokenizer.
 
     sandbox: what tools run code by. Raises ConfigError in words where its chat template or its tokens do not allow
-    several turns.
+    several turns, or its own calls are not read in the manifest's style.
     """
-    rules = call_rules(tokenizer, manifest, make_tools(manifest, sandbox) if sandbox else None)
-    limit = manifest.result_characters
-    return TurnRules(manifest, turn_template(tokenizer, rules, stop_tokens, thinks=thinks, limit=limit))
+    tools = make_tools(manifest, sandbox) if sandbox else make_tools(manifest)
+
+    def rules_in(style: CallStyle) -> TurnRules:
+        calls, limit = call_rules(tokenizer, manifest, style, tools), manifest.result_characters
+        return TurnRules(manifest, turn_template(tokenizer, calls, stop_tokens, thinks=thinks, limit=limit))
+
+    if manifest.calls == "auto":
+        return _first(rules_in)
+    try:
+        return rules_in(manifest.calls)
+    except StyleError as error:
+        hint = error.hint
+        with suppress(ConfigError):
+            hint = f'"calls": "{_first(rules_in).template.rules.style}" in the manifest of the tasks fits the model'
+        raise ConfigError(str(error), hint=hint) from error
+
+
+def _first(rules_in: Callable[[CallStyle], TurnRules]) -> TurnRules:
+    """Return the rules in the first style that reads the model's own calls. Raises ConfigError where none does."""
+    refused: dict[CallStyle, StyleError] = {}
+    for style in STYLES:
+        try:
+            return rules_in(style)
+        except StyleError as error:
+            refused[style] = error
+    raise ConfigError(f"no style of calls fits the model: {refused['llama']}", hint=refused["llama"].hint)
 
 
 def counted_length(rules: TurnRules | None, tokens: np.ndarray, ends: np.ndarray) -> int:

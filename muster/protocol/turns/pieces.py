@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 PieceKind = Literal["said", "call", "result", "given"]
@@ -24,13 +24,13 @@ _GIVEN: Final[tuple[PieceKind, PieceKind]] = "given", "result"
 def pieces_of(
     spans: Iterable[Iterable[int]],
     decode: Callable[[Sequence[int]], str],
-    call_open: int | None,
-    call_close: int | None,
+    opens: Collection[int],
+    closes: Collection[int],
 ) -> list[tuple[PieceKind, str]]:
     """Return the spans' tokens, sampled and given in turn, as pieces of text; empty ones are left out.
 
-    A call begins and ends with the marker tokens, since markers that a policy spells are text. In what is given the
-    markers are text in some templates, and no result can spell one.
+    opens, closes: the marker tokens of calls, since markers that a policy spells are text. In what is given the markers
+    are text in some templates, and no result can spell one.
     """
     found: list[tuple[PieceKind, str]] = []
     for number, span in enumerate(spans):
@@ -40,10 +40,10 @@ def pieces_of(
             continue
         parts: list[tuple[PieceKind, list[int]]] = [("said", [])]
         for token in tokens:
-            if token == call_open and parts[-1][0] == "said":
+            if token in opens and parts[-1][0] == "said":
                 parts.append(("call", []))
             parts[-1][1].append(token)
-            if token == call_close and parts[-1][0] == "call":
+            if token in closes and parts[-1][0] == "call":
                 parts.append(("said", []))
         found.extend((kind, decode(ids)) for kind, ids in parts)
     return [piece for piece in found if piece[1]]

@@ -15,10 +15,19 @@ from hypothesis import strategies as st
 from muster.errors import ConfigError
 from muster.protocol.prompts import render
 from muster.protocol.turns.bridge import HIDDEN, GivenMessage, TurnTemplate, bridge
-from muster.protocol.turns.calls import thinking_is_open
-from testbed.samples.chat_templates import FAMILIES, Family, family_template, template_of, tokenizer_of
+from muster.protocol.turns.calls import STYLES, thinking_is_open
+from testbed.samples.chat_templates import (
+    FAMILIES,
+    JSON_CALLS,
+    SHOWN,
+    Family,
+    family_template,
+    template_of,
+    tokenizer_of,
+)
 
 NAMES = list(FAMILIES)
+TAKE_USERS = [name for name in NAMES if "user" in FAMILIES[name].follows]
 RESULT, OTHER = GivenMessage("tool", "42", "calculator"), GivenMessage("tool", "none found", "search")
 ASKS = GivenMessage("user", "Go on.")
 QUESTION = {"role": "user", "content": "What is 6 times 7?"}
@@ -43,6 +52,13 @@ EXPECTED = {
     "<|tool_response_start|>none found<|tool_response_end|><|im_end|>\n<|im_start|>assistant\n",
     "Kimi K2": "<|im_system|>tool<|im_middle|>## Return of call00000\n42<|im_end|><|im_system|>tool<|im_middle|>"
     "## Return of call00001\nnone found<|im_end|><|im_assistant|>assistant<|im_middle|>",
+    "Mistral Nemo": "[TOOL_RESULTS]42[/TOOL_RESULTS][TOOL_RESULTS]none found[/TOOL_RESULTS]",
+    "Ministral 3": "[TOOL_RESULTS]42[/TOOL_RESULTS][TOOL_RESULTS]none found[/TOOL_RESULTS]",
+    "OLMo 3": "\n<|im_start|>environment\n42<|im_end|>\n<|im_start|>environment\nnone found<|im_end|>\n"
+    "<|im_start|>assistant\n",
+    "GLM-4.5": "\n<tool_response>42</tool_response>\n<tool_response>none found</tool_response><|assistant|>\n",
+    "Phi-4-mini": "<|tool|>42<|end|><|tool|>none found<|end|><|assistant|>",
+    "Seed-OSS": "<seed:bos>tool\n42<seed:eos><seed:bos>tool\nnone found<seed:eos><seed:bos>assistant\n",
 }
 
 
@@ -91,7 +107,7 @@ def test_the_families_are_accepted_and_give_what_they_document(name: str) -> Non
     assert template.rules.opens_thinking == (name == "Qwen3.5")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if FAMILIES[name].renders_as_sampled])
+@pytest.mark.parametrize("name", [name for name in TAKE_USERS if FAMILIES[name].renders_as_sampled])
 def test_the_stream_is_what_the_template_would_render_where_that_changes_nothing(name: str) -> None:
     template = family_template(name)
     said = ["Let me see.", "And once more.", "Then this."]
@@ -123,12 +139,13 @@ def test_a_turn_that_was_cut_gets_its_end_marker_and_its_thinking_its_closing_ta
     template = family_template(name)
     tail = bridge(template, [], [[*encoded(template, "hm"), template.end]], [RESULT]).tolist()
     close, opens = template.rules.markers.think_close, template.rules.opens_thinking
-    begin = "" if opens else "<think>"
+    think, closing_tag = STYLES[template.rules.style].thinking
+    begin = "" if opens else think
     cases = {
         begin + "still thinking": [close, template.end],
-        begin + "thought</think>an ans": [template.end],
-        begin + "thought</think>": [template.end],
-        begin + "a<think>b": [close, template.end],
+        begin + f"thought{closing_tag}an ans": [template.end],
+        begin + f"thought{closing_tag}": [template.end],
+        begin + f"a{think}b": [close, template.end],
         "": [close, template.end] if opens else [template.end],
     }
     for text, closing in cases.items():
@@ -241,7 +258,7 @@ TURNS = st.lists(st.builds(Said, TEXTS, st.booleans(), FOLLOWS), min_size=1, max
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.sampled_from(NAMES), TURNS)
+@given(st.sampled_from(TAKE_USERS), TURNS)
 def test_a_conversation_split_anywhere_is_a_prefix_and_its_rest_follows_from_it(name: str, turns: list[Said]) -> None:
     template = family_template(name)
     prompt, spans = conversation(template, turns)
@@ -259,8 +276,8 @@ def test_a_conversation_split_anywhere_is_a_prefix_and_its_rest_follows_from_it(
 
 # The door
 
-EACH = "{% for m in messages %}"
-CONTENT = "{{ m.content + '<|im_end|>' }}"
+EACH = SHOWN + "{% for m in messages %}"
+CONTENT = "{{ ('go' if m.role == 'assistant' else '') + m.content }}" + JSON_CALLS + "{{ '<|im_end|>' }}"
 OPENS = "{% endfor %}{% if add_generation_prompt %}go{% endif %}"
 REFUSED = {
     "the prompt changes": EACH
@@ -278,7 +295,7 @@ REFUSED = {
     + "{% endif %}"
     + OPENS,
     "turns end by different tokens": EACH
-    + "{{ m.content + ('<|endoftext|>' if m.tool_calls else '<|im_end|>') }}"
+    + "{{ m.content + ('<|endoftext|>' if m.tool_calls and messages | length > 3 else '<|im_end|>') }}"
     + OPENS,
     "writes none of <|im_end|>": EACH + "{{ m.content }}" + OPENS,
     "opens thinking in some turns only": EACH

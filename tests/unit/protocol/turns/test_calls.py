@@ -18,7 +18,7 @@ from muster.protocol.turns.calls import (
     ParsedTurn,
     ToolCall,
     parse_turn,
-    read_call,
+    read_calls,
 )
 from testbed.samples.calls import MARKERS, STOP, TOOLS, WHOLE, decode, ids_of, rules_of, turn_of, vectors
 
@@ -69,7 +69,7 @@ def test_a_call_may_be_as_large_as_its_bound_and_no_larger() -> None:
     frame = '{"name":"search","arguments":{"query":""}}'
     room = MAX_CALL_CHARACTERS - len(frame)
     for letters, outcome in ((room, ToolCall), (room + 1, str)):
-        found = read_call(frame.replace('""', f'"{"a" * letters}"'), "json", TOOLS)
+        (found,) = read_calls(frame.replace('""', f'"{"a" * letters}"'), "json", TOOLS)
         assert isinstance(found, ToolCall) == (outcome is ToolCall)
 
 

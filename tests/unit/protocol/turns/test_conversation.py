@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -32,6 +33,9 @@ def rules_of(name: str = "Qwen2.5", **manifest) -> TurnRules:
     tokenizer = family_tokenizer(name)
     stops = frozenset(tokenizer.convert_tokens_to_ids(text) for text in FAMILIES[name].ends)
     return turn_rules(tokenizer, TurnsManifest(("calculator",), **manifest), stops, thinks=False)
+
+
+cached_rules = cache(rules_of)
 
 
 def sampled(rules: TurnRules, text: str) -> list[int]:
@@ -172,7 +176,7 @@ def test_an_end_token_marked_as_given_is_no_end_of_a_turn() -> None:
     st.integers(30, LIMIT),
 )
 def test_honest_conversations_pass_by_every_template(name: str, texts: list[str], limit: int) -> None:
-    row = Row(rules_of(name, calls="json"), *texts, "Done.", limit=limit)
+    row = Row(cached_rules(name), *texts, "Done.", limit=limit)
     assert row.error() == ""
     assert sum(map(len, row.spans)) <= limit
     assert len(row.spans) % 2 == 1
@@ -180,7 +184,7 @@ def test_honest_conversations_pass_by_every_template(name: str, texts: list[str]
 
 def test_a_tokenizer_without_marker_tokens_and_an_unknown_tool_are_refused_in_words() -> None:
     with pytest.raises(ConfigError, match="no token for <tool_call>"):
-        turn_rules(make_tokenizer(), TurnsManifest(("calculator",)), frozenset({1}), thinks=True)
+        turn_rules(make_tokenizer(), TurnsManifest(("calculator",), calls="json"), frozenset({1}), thinks=True)
     with pytest.raises(ConfigError, match="no tool shell"):
         turn_rules(family_tokenizer("Qwen3"), TurnsManifest(("shell",)), frozenset({1}), thinks=True)
 
@@ -221,6 +225,6 @@ def test_budgets_of_thinking_need_a_model_that_marks_it() -> None:
     made = Tokenizer(WordLevel(words, unk_token="<unk>"))
     made.add_tokens(list(words))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
-    assert call_rules(tokenizer, TurnsManifest(("calculator",))).markers.think_close is None
+    assert call_rules(tokenizer, TurnsManifest(("calculator",)), "json").markers.think_close is None
     with pytest.raises(ConfigError, match="budgets count thinking"):
-        call_rules(tokenizer, TurnsManifest(("calculator",), budget="thinking"))
+        call_rules(tokenizer, TurnsManifest(("calculator",), budget="thinking"), "json")
