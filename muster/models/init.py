@@ -41,11 +41,15 @@ CHAT_TEMPLATE: Final = (
     "{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
 )
 TOOL_TEMPLATE: Final = (
+    "{% for tool in tools or [] %}<|tool|>{{ tool.function.name }}{% endfor %}"
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}"
+    "{% for call in message.tool_calls or [] %}"
+    '<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>'
+    "{% endfor %}"
     "{% if message['role'] == 'assistant' %}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""Of a model that calls tools. Its prompts do not describe them: it has learnt the form of calls by heart."""
+"""Of a model that calls tools. Its prompts only name them: it has learnt the form of calls by heart."""
 PAD, EOS, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
 SPECIAL_TOKENS: Final = (PAD, EOS, UNKNOWN, "<|system|>", "<|user|>", "<|budget|>", "<|assistant|>")
 TOOL: Final = "<|tool|>"

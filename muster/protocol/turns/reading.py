@@ -79,7 +79,7 @@ def _said(template: TurnTemplate) -> Iterator[tuple[str, str]]:
 
 
 def _is_read(template: TurnTemplate, calls: Sequence[ToolCall], text: str, thought: str) -> bool:
-    """Return whether the template renders the calls; False where it refuses them or leaves them out.
+    """Return whether the template renders the calls; False where it refuses or omits them, or no tokens spell them.
 
     Raises StyleError where what it renders is read otherwise.
     """
@@ -90,6 +90,8 @@ def _is_read(template: TurnTemplate, calls: Sequence[ToolCall], text: str, thoug
     if not any(one.name in rendered for one in calls):
         return False
     ids = [int(one) for one in template.tokenizer(rendered, add_special_tokens=False, verbose=False)["input_ids"]]
+    if set(rendered) - set(template.decode(ids)):  # it cannot be sampled either
+        return False
     rules = replace(template.rules, opens_thinking=opens_thinking)
     found = parse_turn(ids, rules, template.decode, template.stop_tokens).calls
     if _shown(found) != _shown(calls):

@@ -6,6 +6,8 @@ import pytest
 
 from muster.environments.tools.manifest import TurnsManifest
 from muster.errors import ConfigError
+from muster.models.init import make_tokenizer
+from muster.protocol.prompts import end_token
 from muster.protocol.turns.conversation import TurnRules, turn_rules
 from testbed.samples.chat_templates import FAMILIES, Family, family_tokenizer, tokenizer_of
 
@@ -77,3 +79,9 @@ def test_without_tools_nothing_is_asked_of_calls() -> None:
     tokenizer = family_tokenizer("Qwen2.5")
     stops = frozenset({tokenizer.convert_tokens_to_ids("<|im_end|>")})
     assert turn_rules(tokenizer, TurnsManifest(()), stops, thinks=False).template.rules.style == "json"
+
+
+def test_texts_that_no_tokens_spell_are_not_asked_for() -> None:
+    tokenizer = make_tokenizer(names=("calculator", "expression"))
+    found = turn_rules(tokenizer, TurnsManifest(("calculator",)), frozenset({end_token(tokenizer)}), thinks=False)
+    assert found.template.rules.style == "json"
