@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from muster.chain.gas import COMMITMENT_GAS
 from muster.chain.provider import BoundedProvider, RpcError, data, quantity
 from muster.errors import UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings
@@ -18,6 +19,12 @@ from muster.settings.sources import mask
 if TYPE_CHECKING:
     from web3 import AsyncWeb3
     from web3.eth import AsyncEth
+
+
+DATA_BYTES: Final = 500
+"""More than a signed commitment has."""
+_DATA_FEE: Final = {"to": "0x420000000000000000000000000000000000000F", "data": f"0xf1c7a58b{DATA_BYTES:064x}"}
+"""`getL1FeeUpperBound` of an OP chain's GasPriceOracle: the wei that so many bytes take on layer 1."""
 
 
 class Web3:
@@ -43,6 +50,20 @@ class Web3:
     async def data(self, *requests: tuple[str, Sequence[Any]]) -> list[bytes]:
         """Return the bytes that answer several requests, made in one round trip. Raises MalformedError."""
         return [data(answer) for answer in await self.provider.batch(requests)]
+
+    async def gas_price(self) -> int:
+        """Return the wei for a unit of a commitment's gas: on an OP chain with its part of what the data takes.
+
+        Raises RpcError and MalformedError.
+        """
+        try:
+            price, fee = await self.provider.batch([("eth_gasPrice", []), ("eth_call", [_DATA_FEE, "latest"])])
+        except RpcError as error:  # on another chain the address may have any code, and has none as a rule
+            price, fee = error.beside or [error, error]
+            if isinstance(price, RpcError):
+                raise
+        share = 0 if isinstance(fee, RpcError) else int.from_bytes(data(fee)[:32], "big")
+        return quantity(price) + -(-share // COMMITMENT_GAS)
 
     async def in_one_trip(self, *requests: Awaitable[Any]) -> list[Any]:
         """Return the results of several requests of `eth`, made in one round trip, or in none for no request."""

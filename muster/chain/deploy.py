@@ -134,7 +134,7 @@ async def plan_deployment(settings: ChainSettings, deployer: str) -> DeployPlan:
         addresses = await _foresee(web3, deployer)
         creations = [_creation(web3, name, addresses, guardian).data for name in ARGUMENTS]
         estimates = [web3.eth.estimate_gas({"from": to_checksum_address(deployer), "data": code}) for code in creations]
-        price, *gas = await web3.in_one_trip(web3.eth.gas_price, *estimates)
+        gas, price = await web3.in_one_trip(*estimates), await web3.gas_price()
     spent = dict(zip(ARGUMENTS, gas, strict=True))
     return DeployPlan(settings.chain_id, deployer, guardian, addresses, spent, price * sum(gas))
 

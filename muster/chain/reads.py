@@ -344,8 +344,7 @@ class ChainReader:
 
     async def gas_balance(self, address: str, hourly: float | None = None) -> GasBalance:
         """Return what an address holds for gas, with the price of gas now. `hourly`: as `GasBalance` has it."""
-        requests = ("eth_getBalance", [address, "latest"]), ("eth_gasPrice", [])
-        balance, price = await self.web3.quantities(*requests)
+        balance, price = await asyncio.gather(self.eth_balance(address), self.web3.gas_price())
         return GasBalance(address, self.chain_id, balance, price, hourly)
 
     async def solvency(self) -> Solvency:

@@ -76,6 +76,8 @@ class TxSender:
         self._lock = asyncio.Lock()
         self._pending_done = False
         self._seen = 0
+        self._data_price = 0
+        """Wei that the data of the last transaction took, for a unit of its gas."""
         """The count of transactions after the last that was seen mined."""
         self._log = logger("chain")
         self._warnings = Repeats(WARN_SECONDS)
@@ -220,7 +222,7 @@ class TxSender:
                 await asyncio.sleep(self.poll)
                 continue
             self._seen = min(self._seen, count)
-            self.warn(GasBalance(self.signer.address, self.chain_id, balance, price_of(fees)))
+            self.warn(GasBalance(self.signer.address, self.chain_id, balance, price_of(fees) + self._data_price))
             fees = fees.times(factor) if factor > 1 else fees
             if not self._is_dear(call.label, cost := gas * fees.max_fee):
                 return count, balance, fees
@@ -396,7 +398,9 @@ class TxSender:
         receipts, known = answers[: len(sent.hashes)], answers[len(sent.hashes) :]
         receipt = next((one for one in receipts if isinstance(one, dict) and one.get("blockNumber")), None)
         if receipt is not None:
-            return mined_from(receipt, sent.gas)
+            mined = mined_from(receipt, sent.gas)
+            self._data_price = -(-mined.data_fee // max(1, mined.gas_used))
+            return mined
         if failed is not None:
             raise failed
         return int(count, 16) > sent.nonce and not any(known)

@@ -78,7 +78,7 @@ async def read_status(
     try:
         async with connected(settings) as web3:
             payers = [web3.eth.get_balance(to_checksum_address(one)) for one in (keys.owner, keys.trainer)]
-            owner_ether, trainer_ether, price = await web3.in_one_trip(*payers, web3.eth.gas_price)
+            (owner_ether, trainer_ether), price = await web3.in_one_trip(*payers), await web3.gas_price()
         found = {"reachable": True, "owner_ether": owner_ether, "trainer_ether": trainer_ether, "price": price}
         if not await is_deployed(settings):
             return ChainStatus(**found)
