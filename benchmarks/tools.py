@@ -26,6 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report, tool_gain
+from benchmarks.python_calls import python_after
 from muster.models.init import ModelShape, make_model, save_model
 from muster.protocol.turns.bridge import GivenMessage, TurnTemplate, bridge
 from muster.protocol.turns.calls import ToolCall, parse_turn
@@ -326,6 +327,7 @@ PARTS: Final[dict[str, Callable[[Any], list[report.Figure]]]] = {
     "checking": checking,
     "adversaries": adversaries,
     "honest": honest,
+    "python": python_after,
     "gain": tool_gain.gain,
 }
 
