@@ -178,7 +178,7 @@ def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     # 1. A family that is known to be exact, unquantized.
-    if "quantization_config" in raw or "compression_config" in raw:
+    if any(raw.get(name) is not None for name in ("quantization_config", "compression_config")):
         raise ConfigError("the model is quantized, and cannot be trained", hint="take the version in bfloat16")
     kind = str(raw.get("model_type"))
     if kind not in FAMILIES:
@@ -212,6 +212,7 @@ def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
     # 2. Nothing set that the type does not know, or that one program heeds and another does not.
     usual = type(config)().to_dict()
     free = FREE | FAMILIES[kind] | METADATA | (GenerationConfig().to_dict().keys() - usual.keys())
+    free -= {"layer_types", "rms_norm_eps"} - usual.keys()  # which vLLM reads of some types that do not have them
     for name in {*raw, *found} - free:
         value, expected = found.get(name, raw.get(name)), usual.get(name, PLAIN.get(name))
         if not _equal(value, expected) and (name in usual or value is not None):

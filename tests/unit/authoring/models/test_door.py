@@ -73,7 +73,7 @@ def test_a_dense_model_is_let_in(folder: Path, changes: dict[str, Any]) -> None:
         ({"logit_scale": 0.5}, "logit_scale"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"sliding_window": 8}, "sliding_window"),
-        ({"layer_types": ["sliding_attention", "full_attention"]}, "layer"),
+        *(({"layer_types": [one, "full_attention"]}, "layer_types") for one in ("sliding_attention", "full_attention")),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"num_local_experts": 8}, "num_local_experts"),
         *(({name: True}, f"{name} to True, which llama does not have") for name in ("alibi", "qk_norm", "qkv_bias")),
@@ -125,7 +125,16 @@ def test_ropes_are_judged_as_the_type_makes_them(tmp_path: Path) -> None:
 
 
 def test_settings_that_say_nothing_are_let_in(folder: Path) -> None:
-    edit(folder, is_causal=None, anything=None, use_mrope=False, id2label={"0": "LABEL_0"}, max_new_tokens=20)
+    edit(
+        folder,
+        is_causal=None,
+        anything=None,
+        quantization_config=None,
+        layer_types=None,
+        use_mrope=False,
+        id2label={"0": "LABEL_0"},
+        max_new_tokens=20,
+    )
     check_checkpoint(folder)
 
 
