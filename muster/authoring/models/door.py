@@ -44,7 +44,7 @@ LIMITS: Final = MappingProxyType(
 """Largest sizes of a configuration that a model is built from, without memory."""
 
 BUILDING: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-"""What transformers raises for settings that fit no model."""
+"""What transformers raises for settings that fit no configuration, or no model."""
 
 _BIASES: Final = frozenset({"attention_bias", "mlp_bias"})
 _PART: Final = frozenset({"partial_rotary_factor"})
@@ -113,10 +113,7 @@ METADATA: Final = frozenset(
 )
 """Keys that change nothing of what the programs compute: where a model comes from, and what others do with it."""
 PLAIN: Final = MappingProxyType(
-    dict.fromkeys(("attention_bias", "mlp_bias", "qkv_bias", "use_bias", "use_qk_norm", "use_mrope"), False)
-    | dict.fromkeys(
-        ("rope_interleaved", "is_decoder", "add_cross_attention", "tie_encoder_decoder", "torchscript"), False
-    )
+    dict.fromkeys(("attention_bias", "mlp_bias", "qkv_bias", "use_bias", "use_mrope", "rope_interleaved"), False)
     | dict.fromkeys(("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "scale_attn_weights"), True)
     | {"norm_type": "layer_norm", "mlp_type": "default", "layer_norm_epsilon": 1e-5}
     | {"hidden_activation": "gelu_pytorch_tanh"}
@@ -189,7 +186,7 @@ def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
         )
     if raw.get("architectures") != [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]:
         raise ConfigError(f"config.json names the architectures {str(raw.get('architectures'))[:200]} for {kind}")
-    for name, value in (*raw.items(), *_leaves("", raw)):
+    for name, value in _settings("", raw):
         if POSITIVE.search(name) and value is not None and not (type(value) in (int, float) and 0 < value < 1 << 31):
             raise ConfigError(f"config.json sets {name[:80]} to {str(value)[:80]}: it must be a number above 0")
     _check_ropes(raw, kind)
@@ -198,19 +195,10 @@ def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
             GenerationConfig.from_pretrained(directory)
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         found, usual = config.to_dict(), type(config)().to_dict()
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        StrictDataclassError,
-    ) as error:
+    except (OSError, StrictDataclassError, *BUILDING) as error:
         raise ConfigError(f"transformers cannot read config.json: {str(error)[:300]}") from error
 
     # 2. Nothing set that the type does not know, or that one program heeds and another does not.
-    usual = type(config)().to_dict()
     free = FREE | FAMILIES[kind] | METADATA | (GenerationConfig().to_dict().keys() - usual.keys())
     free -= {"layer_types", "rms_norm_eps"} - usual.keys()  # which vLLM reads of some types that do not have them
     for name in {*raw, *found} - free:
@@ -241,18 +229,17 @@ def _check_numbers(found: dict[str, Any], kind: str) -> None:
     width = found.get("head_dim") or size / heads
     if kind in WHOLE_HEADS and width != size / heads:
         raise ConfigError(f"config.json sets head_dim to {width}: {kind} has hidden_size / num_attention_heads")
-    for part in (1, *(value for name, value in _leaves("", found) if name == "partial_rotary_factor")):
+    for part in (1, *(value for name, value in _settings("", found) if name == "partial_rotary_factor")):
         if part > 1 or width * part % 2:
             raise ConfigError(f"config.json turns {part} of {width:g} numbers of a head: it must be an even number")
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a configuration sets that is no object, under its name, at any depth."""
+def _settings(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a configuration sets under its name, at any depth."""
+    yield name, value
     if isinstance(value, dict):
         for key, one in value.items():
-            yield from _leaves(str(key), one)
-    else:
-        yield name, value
+            yield from _settings(str(key), one)
 
 
 def _check_ropes(raw: dict[str, Any], kind: str) -> None:
@@ -291,14 +278,10 @@ def _ropes(found: list[Any], kind: str) -> Iterator[dict[str, Any]]:
         if not isinstance(rope, dict):
             raise ConfigError("config.json has settings of RoPE that are no object")
         nested = [value for value in rope.values() if isinstance(value, dict)]
-        if (nested and kind not in BY_LAYER) or any(
-            isinstance(value, dict) for one in nested for value in one.values()
-        ):
-            raise ConfigError(f"config.json nests settings of RoPE deeper than {kind} has them")
-        rest = {name: value for name, value in rope.items() if not isinstance(value, dict)}
-        for one in (*nested, rest):
-            if given := {name: value for name, value in one.items() if value is not None}:
-                yield given
+        if nested and (kind not in BY_LAYER or rope.keys() != {"full_attention", "sliding_attention"}):
+            raise ConfigError(f"config.json nests settings of RoPE in another way than {kind} has them")
+        for one in nested or [rope]:
+            yield {name: value for name, value in one.items() if value is not None or name not in ROPE_KEYS}
 
 
 # --- Weights

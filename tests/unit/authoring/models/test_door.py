@@ -58,7 +58,10 @@ def test_a_dense_model_is_let_in(folder: Path, changes: dict[str, Any]) -> None:
     [
         (rope(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]), "'longrope'.*depend on its length"),
         (rope(rope_type="dynamic", factor=2.0), "'dynamic'"),
-        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "nests settings of RoPE deeper than llama"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+            "nests settings of RoPE in another way",
+        ),
         ({"rope_parameters": None, "rope_scaling": {"type": "su"}}, "'su'"),
         (rope(**YARN, attention_factor=2.0), "attention_factor"),
         (rope(rope_type="yarn", factor=4.0), "no original_max_position_embeddings"),
@@ -91,6 +94,7 @@ def test_a_dense_model_is_let_in(folder: Path, changes: dict[str, Any]) -> None:
         ({"rope_theta": [1]}, r"rope_theta to \[1\]"),
         ({"rope_parameters": [1]}, "no object"),
         (rope(rope_type=["yarn"]), "depend on its length"),
+        ({"rope_parameters": {"full_attention": None}}, "full_attention"),
         (rope(rope_type="linear", type="yarn", factor=2.0), "'linear and yarn'"),
         (rope(rope_type="linear", factor=True), "factor to True"),
         ({"num_hidden_layers": 1_000_000}, "num_hidden_layers of 1000000"),
