@@ -1,8 +1,8 @@
 """Calls of `python` after one that ends its interpreter, at the default budgets, in two processes on two processors.
 
 Each conversation begins with a call that is endless, exits, raises, is huge or is forbidden, and goes on with
-`sum(range(10**5))` three times. One process makes it as a worker does, and another checks it as a validator does. One of
-the two runs native code without AVX-512.
+`sum(range(10**5))` three times. One process makes it as a worker does, another checks it as a validator does, and one
+of the two runs native code without AVX-512.
 """
 
 from __future__ import annotations
