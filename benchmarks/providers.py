@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from random import Random
 from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from muster.contracts.registry import Deposited

@@ -58,12 +58,9 @@ class Web3:
         """
         try:
             price, fee = await self.provider.batch([("eth_gasPrice", []), ("eth_call", [_DATA_FEE, "latest"])])
-        except RpcError as error:  # on another chain the address may have any code, and has none as a rule
-            price, fee = error.beside or [error, error]
-            if isinstance(price, RpcError):
-                raise
-        share = 0 if isinstance(fee, RpcError) else int.from_bytes(data(fee)[:32], "big")
-        return quantity(price) + -(-share // COMMITMENT_GAS)
+        except RpcError:  # at that address other chains have no code as a rule, and may have any
+            return quantity(await self.provider.request("eth_gasPrice"))
+        return quantity(price) - (-int.from_bytes(data(fee)[:32], "big") // COMMITMENT_GAS)
 
     async def in_one_trip(self, *requests: Awaitable[Any]) -> list[Any]:
         """Return the results of several requests of `eth`, made in one round trip, or in none for no request."""

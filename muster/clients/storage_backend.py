@@ -62,11 +62,8 @@ OTHER_STORE: Final = (
 )
 _ANSWERED: Final = re.compile(r"performing (\w+) .* status code: (\d{3})")
 _OPERATIONS: Final = {"POST": "deletion in bulk (DeleteObjects)", "PUT": "conditional puts (If-None-Match: *)"}
-"""What a method does for us that not every store has."""
+"""By the method: what not every store has."""
 _UNKNOWN: Final = ("405", "501", "NotImplemented", "MethodNotAllowed")
-"""Statuses and codes for an operation that a store does not have."""
-_MET: Final = "ConditionalRequestConflict"
-"""S3's code where two requests met, of which perhaps none was done."""
 _CODE: Final = re.compile(r"<Code>\s*(\w{1,64})\s*</Code>")
 _WRONG_KEY: Final = ("SignatureDoesNotMatch", "InvalidAccessKeyId", "InvalidToken", "ExpiredToken")
 _VARIABLES: Final = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -132,7 +129,7 @@ async def create(store: ObjectStore, key: str, data: bytes | Path) -> None:
     try:
         await obstore.put_async(store, key, data, mode="create")
     except CREATED as error:
-        if _code(error) != _MET:
+        if _code(error) != "ConditionalRequestConflict":  # two requests met, and perhaps neither was done
             raise
         await obstore.put_async(store, key, data, mode="create")
 

@@ -23,9 +23,13 @@ class Endpoint:
     async def batch(self, requests: list[Any]) -> list[Any]:
         self.asked = requests
         for error in (one for one in self.answers if isinstance(one, RpcError)):
-            error.beside = self.answers
             raise error
         return self.answers
+
+    async def request(self, _: str) -> Any:
+        if isinstance(self.answers[0], RpcError):
+            raise self.answers[0]
+        return self.answers[0]
 
 
 @pytest.mark.parametrize(
