@@ -24,7 +24,8 @@ MAX_TEXT: Final = 1 << 20
 """Longest prompt with QUESTION, in characters."""
 QUESTION: Final = "What is 2 + 3? " * 100
 """Long enough that a template takes too much if its time grows with more than the square of a text."""
-TOOL: Final[Any] = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
+FUNCTION: Final = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
+TOOLS: Final[tuple[Any, ...]] = (None, [{"type": "function", "function": FUNCTION}])
 SPECIAL: Final = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "<s>")
 
 
@@ -48,7 +49,7 @@ def render_within(template: str) -> None:
     set_limit(resource.RLIMIT_AS, MEMORY)
     set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + CPU_SECONDS)
     messages = [{"role": "user", "content": QUESTION}]
-    for tools, thinks in product((None, [{"type": "function", "function": TOOL}]), (True, False)):
+    for tools, thinks in product(TOOLS, (True, False)):
         more: dict[str, Any] = SPECIAL | {"enable_thinking": thinks, "thinking_budget": 8, "strftime_now": DAY.strftime}
         try:
             texts, _ = render_jinja_template(
