@@ -179,7 +179,7 @@ def is_extended(name: str, random: Random) -> bool:
     for number in range(random.randint(1, 8)):
         ends = [template.end] if random.random() < 0.8 else []
         spans.append([*template.tokenizer(random.choice(texts), add_special_tokens=False)["input_ids"], *ends])
-        kind = random.choice(("tool", "tool", "user"))
+        kind = random.choice(("tool", *FAMILIES[name].follows))
         count = random.randint(1, 3) if kind == "tool" else 1
         follows = [GivenMessage(cast(Any, kind), random.choice(results), "calculator") for _ in range(count)]
         given = bridge(template, prompt, spans, follows).tolist()

@@ -53,7 +53,7 @@ _FOLLOW: Final = _words(
 )
 """Weaker words: they count where no sentence has a stronger one."""
 _CONCLUDES: Final = _words("so thus therefore hence")
-"""Words that begin a sentence of its own, wherever they stand."""
+"""Words that begin another sentence, wherever they stand."""
 _PAIRS: Final = frozenset(
     {("option", "is"), ("choice", "is"), ("choice", "would"), ("go", "with"), ("going", "with"), ("opt", "for")}
     | {("opting", "for"), ("settle", "on"), ("settling", "on"), ("i'd", "say"), ("would", "say"), ("lean", "towards")}

@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final, get_args
+from typing import Annotated, Final
 
 import numpy as np
 from pydantic import Field, FiniteFloat
@@ -21,7 +21,6 @@ from muster.authoring.models.door import PROBE, check_checkpoint, read_config
 from muster.authoring.probe_process import run_probe
 from muster.constants import MAX_FILE_BYTES
 from muster.environments.answers import THINK_END
-from muster.environments.tools.base import CallStyle
 from muster.environments.tools.manifest import TurnsManifest
 from muster.errors import ConfigError
 from muster.models.files import context_of, dtype_of, load_tokenizer, model_hash, vocabulary_of
@@ -114,20 +113,16 @@ async def measure(model: Path, longest: int = LONGEST, note: Callable[[str], Non
 def abilities(model: Path) -> dict[str, str]:
     """Return what a checkpoint's chat template is fit for: several turns, in which style of calls, and thinking."""
     tokenizer, stops = load_tokenizer(model), ModelFacts.read(model).stop_tokens
-    turns = []
-    for style in get_args(CallStyle):
-        try:
-            turn_rules(tokenizer, TurnsManifest(tools=("calculator",), calls=style), stops, thinks=True)
-        except ConfigError as error:
-            turns.append(f"no: {error}")
-        else:
-            turns = [f"yes, calls in {style}"]
-            break
+    try:
+        found = turn_rules(tokenizer, TurnsManifest(("calculator",)), stops, thinks=True).template
+        turns = f"yes, calls in {found.rules.style}{', one a turn' if found.one_call else ''}"
+    except ConfigError as error:
+        turns = f"no: {error}"
     asked = [{"role": "user", "content": PROBE.messages[-1].content}]
     shown, hidden = (render(tokenizer, asked, thinks=thinks, thinking_budget=COMPLETION) for thinks in (True, False))
     template = chat_template(tokenizer)
     thinking = "yes" if shown != hidden or THINK_END in template + shown else "no: prompts ask for it in words"
-    return {"turns": turns[0], "thinking": "yes, by a budget" if "thinking_budget" in template else thinking}
+    return {"turns": turns, "thinking": "yes, by a budget" if "thinking_budget" in template else thinking}
 
 
 def place_of(model: Path) -> Path:

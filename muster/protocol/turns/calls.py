@@ -453,7 +453,7 @@ def _literal(text: str) -> Any:
 
 
 def _value(pieces: list[str]) -> Any:
-    """Take a value from the pieces, up to a comma or a bracket that is none of its own."""
+    """Take a value from the pieces, up to a comma or a bracket that closes what is around it."""
     depth, taken = 0, []
     while pieces and (depth or pieces[-1] not in (",", ")")):
         depth += (pieces[-1] in ("[", "{")) - (pieces[-1] in ("]", "}"))

@@ -34,7 +34,7 @@ from testbed.samples.models import write_model
 )
 def test_a_model_says_whether_it_takes_turns_and_thinks(template: str, thinking: str, tmp_path: Path) -> None:
     write_family(tmp_path / "model", "llama")
-    assert abilities(tmp_path / "model")["turns"].startswith("no: the tokenizer has no token for <tool_call>")
+    assert abilities(tmp_path / "model")["turns"].startswith("no: the chat template is not fit for several turns")
     tokenizer = make_tokenizer(names=("calculator", "expression"))
     tokenizer.chat_template = f"{tokenizer.chat_template}{template}"
     tokenizer.save_pretrained(tmp_path / "model")
