@@ -275,7 +275,9 @@ async def test_summary_gives_the_numbers_of_the_boards(run: BoardsRun) -> None:
     assert list(nodes) == [*WORKERS, *VALIDATORS]
     columns = "operator", "status", "accepted", "pending", "void", "earned"
     for line in (await run.boards.workers("since", 0, 9)).workers:
-        assert {name: nodes[line.address][name] for name in columns} == line.model_dump(mode="json", include=set(columns))
+        assert {name: nodes[line.address][name] for name in columns} == line.model_dump(
+            mode="json", include=set(columns)
+        )
         assert sum(nodes[line.address]["rejected"].values()) == line.rejected
     steps = [(step["step"], step["files"], step["metrics"].get("reward")) for step in found["steps"]]
     assert steps == [(0, 0, 0.25), (1, 1, 0.5), (2, 0, 0.625), (3, 0, None)], "the last is only on chain"

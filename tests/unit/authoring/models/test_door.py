@@ -142,13 +142,13 @@ def test_settings_that_say_nothing_are_let_in(folder: Path) -> None:
     check_checkpoint(folder)
 
 
-@pytest.mark.parametrize("kind", ["llama", "olmo3"])
+@pytest.mark.parametrize("kind", ["llama", pytest.param("olmo3", marks=pytest.mark.slow)])
 def test_settings_that_a_program_may_read_are_refused_or_taken(tmp_path: Path, kind: str) -> None:
     """Each setting found in the source of transformers and vLLM; benchmarks/door.py measures those that are taken."""
     write_family(tmp_path / "model", kind, **KINDS[kind])
     written = json.loads((tmp_path / "model/config.json").read_text())
     for name in settings_read(kind):
-        for value in other_values(written.get(name)):
+        for value in other_values(written.get(name))[::2]:
             edit(tmp_path / "model", **{**written, name: value})
             try:
                 config = check_config(tmp_path / "model", read_config(tmp_path / "model"))
