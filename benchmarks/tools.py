@@ -2,7 +2,7 @@
 
     python benchmarks/tools.py [--json] [--only PART] [--conversations 5000] [--samples 200] [--runs 5]
 
-PARTS are measured one after the other, each in a process of its own. `adversaries` and `honest` are measured under both
+PARTS are measured one after the other, each in its own process. `adversaries` and `honest` are measured under both
 profiles, in bfloat16 with a fifth of the conversations. All of it takes some hours on two cores; --only and smaller
 numbers make it short. Exits with 3 when a target is missed.
 """
@@ -179,7 +179,7 @@ def is_extended(name: str, random: Random) -> bool:
     for number in range(random.randint(1, 8)):
         ends = [template.end] if random.random() < 0.8 else []
         spans.append([*template.tokenizer(random.choice(texts), add_special_tokens=False)["input_ids"], *ends])
-        kind = random.choice(("tool", *FAMILIES[name].follows))
+        kind = random.choice(("tool", "tool", "user"))
         count = random.randint(1, 3) if kind == "tool" else 1
         follows = [GivenMessage(cast(Any, kind), random.choice(results), "calculator") for _ in range(count)]
         given = bridge(template, prompt, spans, follows).tolist()

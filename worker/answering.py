@@ -28,7 +28,6 @@ from muster.errors import ConfigError, MusterError
 from muster.models.files import context_of, load_tokenizer
 from muster.models.numerics import device_kind
 from muster.protocol.prompts import completion_text, end_token, prompt_tokens, tokens_text
-from muster.protocol.turns.calls import marker_ids
 from muster.protocol.turns.conversation import Conversations
 from muster.protocol.turns.pieces import pieces_of
 from muster.rollouts.spans import last_turn, sampled_length
@@ -186,8 +185,8 @@ class EvalSession:
         tokens = generation.tokens[:-1] if generation.finish_reason == "stop" else generation.tokens
         spans = np.split(tokens, generation.spans[:-1])
         tokenizer = self.asking.tokenizer
-        markers = marker_ids(tokenizer.get_vocab().get)
-        return replace(answer, pieces=tuple(pieces_of(spans, partial(tokens_text, tokenizer), *markers)))
+        pieces = pieces_of(spans, partial(tokens_text, tokenizer), tokenizer.get_vocab().get)
+        return replace(answer, pieces=tuple(pieces))
 
 
 def longest_prompt(asking: Conversations, tasks: Sequence[Scored], sampling: Sampling) -> int:

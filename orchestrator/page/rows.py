@@ -19,7 +19,6 @@ from muster.environments.answers import Thinking, split_thinking
 from muster.environments.task import Task
 from muster.protocol.messages import Message
 from muster.protocol.prompts import UNKNOWN
-from muster.protocol.turns.calls import marker_ids
 from muster.protocol.turns.pieces import PieceKind, pieces_of
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import sampled_length
@@ -166,8 +165,8 @@ def reference_text(task: Task) -> str:
 
 def conversation(tokenizer: Tokenizer, tokens: list[int], ends: np.ndarray) -> list[ConversationPiece]:
     """Return a completion of several turns in pieces, at most MAX_PIECES. ends: as `spans_error` finds right."""
-    markers = marker_ids(tokenizer.token_to_id)
-    shown = pieces_of(np.split(np.asarray(tokens, np.int64), ends[:-1]), partial(decoded, tokenizer), *markers)
+    spans = np.split(np.asarray(tokens, np.int64), ends[:-1])
+    shown = pieces_of(spans, partial(decoded, tokenizer), tokenizer.token_to_id)
     pieces, room = [], MAX_TEXT
     for number, (kind, text) in enumerate(shown[:MAX_PIECES], start=1):
         more = sum(len(other) for _, other in shown[MAX_PIECES:]) if number == MAX_PIECES else 0

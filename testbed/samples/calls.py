@@ -25,7 +25,7 @@ WHOLE: Final = (
 )
 """Tokens of more than one character, by id."""
 MARKERS: Final = Markers(0, 1, 2, 3)
-"""Of the styles `json`, `xml` and `glm`."""
+"""Of the styles `json` and `xml`."""
 STOP: Final = WHOLE.index("<|im_end|>")
 
 _PIECES: Final = re.compile("⟦([^⟧]*)⟧|([^⟦]+)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from muster.environments.tools.base import CallStyle
 from muster.protocol.turns.bridge import TurnTemplate, turn_template
@@ -111,20 +111,6 @@ _LISTED: Final = (
     ", \"id\": \"' + one.id + '\"}' + ('' if loop.last else ', ') }}{% endfor %}{{ ']' }}{% endif %}"
 )  # fmt: skip
 _NAMED: Final = _EACH + "{{ '[TOOL_CALLS]" + _NAME + "[ARGS]" + _ARGUMENTS + "' }}{% endfor %}"
-_GLM: Final = (
-    SHOWN + "{% for m in messages %}{% if m.role == 'tool' %}"
-    "{% if loop.previtem.role != 'tool' %}{{ '<|observation|>' }}{% endif %}"
-    "{{ '\n<tool_response>' + m.content + '</tool_response>' }}"
-    "{% else %}{{ '<|' + m.role + '|>\n' + m.content }}"
-    + _EACH
-    + "{{ '\n<tool_call>"
-    + _NAME
-    + "' }}"
-    + _PAIRS
-    + "{{ '\n<arg_key>' + key + '</arg_key>\n<arg_value>' + (value if value is string else value | tojson) +"
-    " '</arg_value>' }}{% endfor %}{{ '\n</tool_call>' }}{% endfor %}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
-)
 _SEED: Final = (
     SHOWN
     + "{% for m in messages %}{{ '<seed:bos>' + m.role + '\n' + m.content }}"
@@ -147,12 +133,6 @@ _PYTHON_CALLS: Final = (
     + "{{ key + '=' + (value | tojson) + ('' if loop.last else ', ') }}{% endfor %}{{ ')' }}"
     "{{ '' if loop.last else '\n' }}{% endfor %}{{ '</function_calls>' }}{% endif %}"
 )
-_PHI: Final = (
-    SHOWN + "{% for m in messages %}{{ '<|' + m.role + '|>' }}"
-    "{% if m.tool_calls %}{{ 'functools[' }}" + _EACH + "{{ '" + _JSON + "' + ('' if loop.last else ', ') }}"
-    "{% endfor %}{{ ']' }}{% else %}{{ m.content }}{% endif %}{{ '<|end|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
 
 
 @dataclass(frozen=True)
@@ -167,8 +147,6 @@ class Family:
     """More tokens that the tokenizer has."""
     renders_as_sampled: bool = True
     """Whether rendering a whole conversation would give what was sampled and given, thinking aside."""
-    follows: tuple[Literal["tool", "user"], ...] = ("tool", "user")
-    """What may follow a turn behind the same end."""
 
 
 _MISTRAL_TOKENS: Final = ("[INST]", "[/INST]", "[TOOL_CALLS]", "[ARGS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
@@ -222,10 +200,6 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _chatml("{{ m.content }}" + _PYTHON_CALLS, r"{{ '<|im_start|>environment\n' + m.content + '<|im_end|>\n' }}"),
         "olmo3", whole=("<function_calls>", "</function_calls>"),
     ),
-    "GLM-4.5": Family(
-        _GLM, "glm", ("<|observation|>", "<|user|>", "<|endoftext|>"), ("<|assistant|>",), follows=("tool",)
-    ),
-    "Phi-4-mini": Family(_PHI, "phi4", ("<|end|>",), ("<|user|>", "<|assistant|>", "<|tool|>")),
     "Seed-OSS": Family(
         _SEED, "seed", ("<seed:eos>",),
         ("<seed:bos>", "<seed:tool_call>", "</seed:tool_call>", "<seed:think>", "</seed:think>"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
-CallStyle = Literal["json", "xml", "llama", "mistral", "olmo3", "glm", "phi4", "seed"]
+CallStyle = Literal["json", "xml", "llama", "mistral", "olmo3", "seed"]
 """How a policy writes calls: see `muster.protocol.turns.calls`."""
 
 ParameterType = Literal["string", "integer", "number", "boolean", "array", "object"]

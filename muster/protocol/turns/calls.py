@@ -190,7 +190,7 @@ def read_calls(text: str, style: CallStyle, tools: Mapping[str, Tool]) -> list[T
         _check_text(text)
         return [_checked(name, arguments, tools) for name, arguments in way.read(text, tools)]
     except _BadCallError as error:
-        return [_bad(error.reason)] if way.opens else []
+        return [BadCall(error.reason, f"error: {error.text}")] if way.opens else []
 
 
 def _checked(name: str, arguments: dict[str, Any], tools: Mapping[str, Tool]) -> ToolCall | BadCall:
@@ -205,6 +205,7 @@ class _BadCallError(Exception):
     def __init__(self, reason: BadReason) -> None:
         super().__init__(reason)
         self.reason: BadReason = reason
+        self.text = _TEXTS[reason]
 
 
 def _bad(reason: BadReason) -> BadCall:
@@ -230,8 +231,9 @@ def _check_unicode(text: str) -> None:
 # JSON
 
 
-def _read_json(text: str, tools: Mapping[str, Tool]) -> list[_Call]:
-    return [_named(_strict_json(text))]
+def _read_json(text: str, tools: Mapping[str, Tool], key: str = "arguments", before: str = "") -> list[_Call]:
+    """Read an object. key: of its arguments. before: what may stand before it."""
+    return [_named(_strict_json(text.strip(_BLANKS).removeprefix(before)), key)]
 
 
 def _named(call: Any, key: str = "arguments", *further: str) -> _Call:
@@ -242,7 +244,7 @@ def _named(call: Any, key: str = "arguments", *further: str) -> _Call:
         raise _BadCallError("no_name")
     if not call.keys() <= {"name", key, *further}:
         raise _BadCallError("unknown_key")
-    return call["name"], _object_of(call.get(key, {}))
+    return call["name"], _object_of(call.get(key, {} if key == "arguments" else None))
 
 
 def _object_of(arguments: Any) -> dict[str, Any]:
@@ -251,45 +253,36 @@ def _object_of(arguments: Any) -> dict[str, Any]:
     return arguments
 
 
-def _read_llama(text: str, tools: Mapping[str, Tool]) -> list[_Call]:
-    call = _strict_json(text.strip(_BLANKS).removeprefix("<|python_tag|>"))
-    if not isinstance(call, dict) or "parameters" not in call:
-        raise _BadCallError("bad_form")
-    return [_named(call, "parameters")]
-
-
-def _read_list(text: str, tools: Mapping[str, Tool], opening: str = "[") -> list[_Call]:
-    """Read a list of calls as JSON, behind what stands before its bracket."""
-    calls = _strict_json("[" + text.strip(_BLANKS).removeprefix(opening))
-    if not text.strip(_BLANKS).startswith(opening) or not isinstance(calls, list) or not calls:
-        raise _BadCallError("bad_form")
-    return [_named(one, "arguments", "id") for one in calls]
-
-
 def _read_mistral(text: str, tools: Mapping[str, Tool]) -> list[_Call]:
     """Read the list of older templates, or one call as name[CALL_ID]id[ARGS]{…}, whose id may be absent."""
-    if text.strip(_BLANKS).startswith("["):
-        return _read_list(text, tools)
-    name, mark, arguments = text.partition("[ARGS]")
-    if not mark:
-        raise _BadCallError("bad_form")
+    if text.lstrip(_BLANKS).startswith("["):
+        return [_named(one, "arguments", "id") for one in _strict_json(text)]
+    name, _, arguments = text.partition("[ARGS]")
     return [(name.partition("[CALL_ID]")[0].strip(_BLANKS), _object_of(_strict_json(arguments)))]
 
 
 def _strict_json(text: str) -> Any:
     """Read JSON as RFC 8259 has it: no second key of a name, no NaN, numbers that are finite and not long."""
-    if _depth(text) > MAX_DEPTH:
-        raise _BadCallError("too_deep")
-    try:
-        value = _DECODER.decode(text.strip(_BLANKS))
-    except json.JSONDecodeError as error:
-        raise _BadCallError("bad_json") from error
-    _check_value(value)
+    text = text.strip(_BLANKS)
+    _check_depth(text)
+    value, end = _json_at(text, 0)
+    if end < len(text):
+        raise _BadCallError("bad_json")
     return value
 
 
-def _depth(text: str) -> int:
-    """Return how deep brackets are nested outside of strings."""
+def _json_at(text: str, place: int) -> tuple[Any, int]:
+    """Return the value that begins at this place, and where what follows begins."""
+    try:
+        value, end = _DECODER.raw_decode(text, place)
+    except json.JSONDecodeError as error:
+        raise _BadCallError("bad_json") from error
+    _check_value(value)
+    return value, end
+
+
+def _check_depth(text: str) -> None:
+    """Raise where brackets are nested too deep outside of strings."""
     depth, deepest, in_string, escaped = 0, 0, False, False
     for character in text:
         if in_string:
@@ -302,7 +295,8 @@ def _depth(text: str) -> int:
             deepest = max(deepest, depth)
         elif character in "]}":
             depth -= 1
-    return deepest
+    if deepest > MAX_DEPTH:
+        raise _BadCallError("too_deep")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -347,143 +341,93 @@ _DECODER: Final = json.JSONDecoder(
 
 # XML
 
-_FUNCTION, _FUNCTION_END = "<function=", "</function>"
-_PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
+_SPACE, _NAME = r"[ \t\r\n]*", rf"({TOOL_NAME.pattern})"
+_FUNCTION: Final = re.compile(rf"<function={_NAME}>{_SPACE}", re.ASCII)
+_PARAMETER: Final = re.compile(rf"<parameter={_NAME}>(.*?)</parameter>{_SPACE}", re.ASCII | re.DOTALL)
+_FUNCTION_END: Final = "</function>"
 
 
 def _read_xml(
     text: str, tools: Mapping[str, Tool], read: Callable[[str], Any] = _strict_json, edge: str = "\n"
 ) -> list[_Call]:
     """Read a call whose values stand between two edges. read: from a value that is no string."""
-    name, place = _tag(text, _skip_blanks(text, 0), _FUNCTION)
-    arguments: dict[str, Any] = {}
-    while not text.startswith(_FUNCTION_END, place := _skip_blanks(text, place)):
-        key, start = _tag(text, place, _PARAMETER)
-        end = text.find(_PARAMETER_END, start)
-        if end < 0:
-            raise _BadCallError("bad_xml")
+    text, arguments = text.strip(_BLANKS), {}
+    (name,), place = _part(_FUNCTION, text, 0, "bad_xml")
+    while not text.startswith(_FUNCTION_END, place):
+        (key, value), place = _part(_PARAMETER, text, place, "bad_xml")
         if key in arguments:
             raise _BadCallError("repeated_key")
-        arguments[key] = text[start:end].removeprefix(edge).removesuffix(edge)
-        place = end + len(_PARAMETER_END)
-    if text[place + len(_FUNCTION_END) :].strip(_BLANKS):
+        arguments[key] = value.removeprefix(edge).removesuffix(edge)
+    if place + len(_FUNCTION_END) < len(text):
         raise _BadCallError("bad_xml")
     return [(name, {key: _typed(value, key, tools.get(name), read) for key, value in arguments.items()})]
 
 
-def _read_glm(text: str, tools: Mapping[str, Tool]) -> list[_Call]:
-    name, *pairs = text.split("<arg_key>")
-    name, arguments = name.strip(_BLANKS), {}
-    for pair in pairs:
-        key, _, rest = pair.partition("</arg_key>")
-        value, closing, behind = rest.lstrip(_BLANKS).partition("</arg_value>")
-        if not value.startswith("<arg_value>") or not closing or behind.strip(_BLANKS):
-            raise _BadCallError("bad_form")
-        if key in arguments:
-            raise _BadCallError("repeated_key")
-        arguments[key] = _typed(value.removeprefix("<arg_value>"), key, tools.get(name), _strict_json)
-    return [(name, arguments)]
-
-
-def _skip_blanks(text: str, place: int) -> int:
-    while place < len(text) and text[place] in _BLANKS:
-        place += 1
-    return place
-
-
-def _tag(text: str, place: int, opening: str) -> tuple[str, int]:
-    """Return the name in an opening tag at this place, and where what follows begins."""
-    end = text.find(">", place)
-    name = text[place + len(opening) : end]
-    if not text.startswith(opening, place) or end < 0 or not TOOL_NAME.fullmatch(name):
-        raise _BadCallError("bad_xml")
-    return name, end + 1
+def _part(pattern: re.Pattern[str], text: str, place: int, reason: BadReason) -> tuple[Sequence[str], int]:
+    """Return the groups of what a pattern finds at this place, and where what follows begins."""
+    match = pattern.match(text, place)
+    if match is None:
+        raise _BadCallError(reason)
+    return match.groups(), match.end()
 
 
 def _typed(value: str, key: str, tool: Tool | None, read: Callable[[str], Any]) -> Any:
     """Return a parameter's value by its type. Templates of this style write booleans as Python does."""
-    if tool is None or key not in tool.parameters or tool.parameters[key].type == "string":
+    if tool is None or key not in tool.parameters or (kind := tool.parameters[key].type) == "string":
         return value
-    if tool.parameters[key].type == "boolean" and value in ("True", "False"):
+    if kind == "boolean" and value in ("True", "False"):
         return value == "True"
-    return read(value)
+    try:
+        return read(value)
+    except _BadCallError as error:
+        if error.reason in ("bad_json", "bad_form"):
+            error.text = f"the argument {key} is not of the type {kind}"
+        raise
 
 
 # Python
 
-_PIECE: Final = re.compile(
-    r"""[ \t\r\n]*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\w.+-]+|[][{}(),:=])[ \t\r\n]*""", re.ASCII | re.DOTALL
-)
-_ESCAPE: Final = re.compile(r"""\\x([0-9a-fA-F]{2})|\\U([0-9a-fA-F]{8})|\\(.)|(")""", re.DOTALL)
+_LITERAL: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|['"]|\b(?:True|False|None)\b""", re.DOTALL)
 _NAMES: Final = {"True": "true", "False": "false", "None": "null"}
+_ESCAPE: Final = re.compile(
+    r"""\\(?:x([\da-fA-F]{2})|U(00(?:0[\da-fA-F]|10)[\da-fA-F]{4})|.)|\"""", re.ASCII | re.DOTALL
+)
+_CALL: Final = re.compile(rf"{_SPACE}{_NAME}{_SPACE}\({_SPACE}", re.ASCII)
+_KEY: Final = re.compile(rf"{_NAME}{_SPACE}={_SPACE}", re.ASCII)
+_BEHIND: Final = re.compile(rf"{_SPACE}(?:,{_SPACE}|(?=\)))")
 
 
-def _pieces(text: str) -> list[str]:
-    """Return texts, names, numbers and marks, the last one first: texts and names as JSON has them."""
-    found, place = [], 0
-    while place < len(text):
-        match = _PIECE.match(text, place)
-        if match is None:
+def _as_json(text: str) -> str:
+    """Return Python's literals as JSON has them. Escapes that neither has are left, and refused as JSON."""
+
+    def literal(match: re.Match[str]) -> str:
+        if match[0] in ("'", '"'):
             raise _BadCallError("bad_form")
-        piece, place = match[1], match.end()
-        found.append(_json_text(piece) if piece[0] in "'\"" else _NAMES.get(piece, piece))
-    return found[::-1]
+        return _NAMES.get(match[0]) or f'"{_ESCAPE.sub(escape, match[0][1:-1])}"'
 
-
-def _json_text(quoted: str) -> str:
-    """Return a text of JSON or Python as JSON has it. Escapes that neither has are left, and refused as JSON."""
-
-    def one(match: re.Match[str]) -> str:
+    def escape(match: re.Match[str]) -> str:
         if code := match[1] or match[2]:
-            if int(code, 16) > 0x10FFFF:
-                raise _BadCallError("bad_text")
             return json.dumps(chr(int(code, 16)))[1:-1]
-        return '\\"' if match[4] else "'" if match[3] == "'" else match[0]
+        return {'"': '\\"', "\\'": "'"}.get(match[0], match[0])
 
-    return f'"{_ESCAPE.sub(one, quoted[1:-1])}"'
-
-
-def _literal(text: str) -> Any:
-    """Read a value as JSON or as Python's literal."""
-    pieces = _pieces(text)
-    value = _value(pieces)
-    if pieces:
-        raise _BadCallError("bad_form")
-    return value
-
-
-def _value(pieces: list[str]) -> Any:
-    """Take a value from the pieces, up to a comma or a bracket that closes what is around it."""
-    depth, taken = 0, []
-    while pieces and (depth or pieces[-1] not in (",", ")")):
-        depth += (pieces[-1] in ("[", "{")) - (pieces[-1] in ("]", "}"))
-        taken.append(pieces.pop())
-    return _strict_json(" ".join(taken))
+    return _LITERAL.sub(literal, text)
 
 
 def _read_python(text: str, tools: Mapping[str, Tool]) -> list[_Call]:
     """Read name(key=value, …), one call after the other."""
-    pieces, found = _pieces(text), []
-
-    def take(mark: str = "") -> str:
-        piece = pieces.pop() if pieces else ""
-        if piece != mark if mark else not TOOL_NAME.fullmatch(piece):
-            raise _BadCallError("bad_form")
-        return piece
-
-    while pieces:
-        name, arguments = take(), {}
-        take("(")
-        while pieces and pieces[-1] != ")":
-            key = take()
-            take("=")
+    text, place, found = _as_json(text).strip(_BLANKS), 0, []
+    _check_depth(text)
+    while place < len(text):
+        (name,), place = _part(_CALL, text, place, "bad_form")
+        arguments: dict[str, Any] = {}
+        while not text.startswith(")", place):
+            (key,), place = _part(_KEY, text, place, "bad_form")
             if key in arguments:
                 raise _BadCallError("repeated_key")
-            arguments[key] = _value(pieces)
-            if pieces and pieces[-1] != ")":
-                take(",")
-        take(")")
+            arguments[key], place = _json_at(text, place)
+            _, place = _part(_BEHIND, text, place, "bad_form")
         found.append((name, arguments))
+        place += 1
     return found
 
 
@@ -508,13 +452,11 @@ class Style:
 STYLES: Final[Mapping[CallStyle, Style]] = {
     "json": Style(_read_json, "hermes"),
     "xml": Style(_read_xml, "qwen3_coder"),
-    "llama": Style(_read_llama, "llama3_json", "", ""),
+    "llama": Style(partial(_read_json, key="parameters", before="<|python_tag|>"), "llama3_json", "", ""),
     "mistral": Style(_read_mistral, "mistral", "[TOOL_CALLS]", ""),
     "olmo3": Style(_read_python, "olmo3", "<function_calls>", "</function_calls>"),
-    "glm": Style(_read_glm, "glm45"),
-    "phi4": Style(partial(_read_list, opening="functools["), "phi4_mini_json", "", ""),
     "seed": Style(
-        partial(_read_xml, read=_literal, edge=""),
+        partial(_read_xml, read=lambda value: _strict_json(_as_json(value)), edge=""),
         "seed_oss",
         "<seed:tool_call>",
         "</seed:tool_call>",
@@ -522,10 +464,3 @@ STYLES: Final[Mapping[CallStyle, Style]] = {
     ),
 }
 """By name, in the order in which a model's own is looked for."""
-
-
-def marker_ids(id_of: Callable[[str], int | None]) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the ids by which calls of any style open, and close. id_of: a token's id, None where there is none."""
-    opens, closes = (way.opens for way in STYLES.values()), (way.closes for way in STYLES.values())
-    found = ({one for text in texts if (one := id_of(text)) is not None} for texts in (opens, closes))
-    return frozenset(next(found)), frozenset(next(found))

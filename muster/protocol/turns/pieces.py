@@ -1,10 +1,12 @@
-"""Conversations as people read them: in pieces, what the policy sampled and what it was given told apart."""
+"""Conversations as people read them: in pieces, either sampled by the policy or given to it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal
+
+from muster.protocol.turns.calls import STYLES
 
 PieceKind = Literal["said", "call", "result", "given"]
 """Sampled by the policy: what it said, and what it wrote between the markers of a call, drafts in its thinking too.
@@ -24,14 +26,14 @@ _GIVEN: Final[tuple[PieceKind, PieceKind]] = "given", "result"
 def pieces_of(
     spans: Iterable[Iterable[int]],
     decode: Callable[[Sequence[int]], str],
-    opens: Collection[int],
-    closes: Collection[int],
+    id_of: Callable[[str], int | None],
 ) -> list[tuple[PieceKind, str]]:
     """Return the spans' tokens, sampled and given in turn, as pieces of text; empty ones are left out.
 
-    opens, closes: the marker tokens of calls, since markers that a policy spells are text. In what is given the markers
-    are text in some templates, and no result can spell one.
+    A call begins and ends with the marker tokens of any style, since markers that a policy spells are text. In what is
+    given the markers are text in some templates, and no result can spell one. id_of: a token's id.
     """
+    opens, closes = {id_of(way.opens) for way in STYLES.values()}, {id_of(way.closes) for way in STYLES.values()}
     found: list[tuple[PieceKind, str]] = []
     for number, span in enumerate(spans):
         tokens = [int(token) for token in span]

@@ -27,7 +27,6 @@ from testbed.samples.chat_templates import (
 )
 
 NAMES = list(FAMILIES)
-TAKE_USERS = [name for name in NAMES if "user" in FAMILIES[name].follows]
 RESULT, OTHER = GivenMessage("tool", "42", "calculator"), GivenMessage("tool", "none found", "search")
 ASKS = GivenMessage("user", "Go on.")
 QUESTION = {"role": "user", "content": "What is 6 times 7?"}
@@ -56,8 +55,6 @@ EXPECTED = {
     "Ministral 3": "[TOOL_RESULTS]42[/TOOL_RESULTS][TOOL_RESULTS]none found[/TOOL_RESULTS]",
     "OLMo 3": "\n<|im_start|>environment\n42<|im_end|>\n<|im_start|>environment\nnone found<|im_end|>\n"
     "<|im_start|>assistant\n",
-    "GLM-4.5": "\n<tool_response>42</tool_response>\n<tool_response>none found</tool_response><|assistant|>\n",
-    "Phi-4-mini": "<|tool|>42<|end|><|tool|>none found<|end|><|assistant|>",
     "Seed-OSS": "<seed:bos>tool\n42<seed:eos><seed:bos>tool\nnone found<seed:eos><seed:bos>assistant\n",
 }
 
@@ -107,7 +104,7 @@ def test_the_families_are_accepted_and_give_what_they_document(name: str) -> Non
     assert template.rules.opens_thinking == (name == "Qwen3.5")
 
 
-@pytest.mark.parametrize("name", [name for name in TAKE_USERS if FAMILIES[name].renders_as_sampled])
+@pytest.mark.parametrize("name", [name for name in NAMES if FAMILIES[name].renders_as_sampled])
 def test_the_stream_is_what_the_template_would_render_where_that_changes_nothing(name: str) -> None:
     template = family_template(name)
     said = ["Let me see.", "And once more.", "Then this."]
@@ -258,7 +255,7 @@ TURNS = st.lists(st.builds(Said, TEXTS, st.booleans(), FOLLOWS), min_size=1, max
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.sampled_from(TAKE_USERS), TURNS)
+@given(st.sampled_from(NAMES), TURNS)
 def test_a_conversation_split_anywhere_is_a_prefix_and_its_rest_follows_from_it(name: str, turns: list[Said]) -> None:
     template = family_template(name)
     prompt, spans = conversation(template, turns)

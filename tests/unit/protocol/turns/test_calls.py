@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from muster.environments.tools.base import CallStyle
 from muster.protocol.turns.calls import (
     MAX_CALL_CHARACTERS,
+    BadCall,
     BadReason,
     CallRules,
     ParsedTurn,
@@ -20,7 +21,8 @@ from muster.protocol.turns.calls import (
     parse_turn,
     read_calls,
 )
-from testbed.samples.calls import MARKERS, STOP, TOOLS, WHOLE, decode, ids_of, rules_of, turn_of, vectors
+from muster.protocol.turns.calls import STYLES as WAYS
+from testbed.samples.calls import MARKERS, STOP, TOOLS, WHOLE, decode, ids_of, markers_of, rules_of, turn_of, vectors
 
 VECTORS = vectors()
 NAMES = [vector["id"] for vector in VECTORS]
@@ -131,11 +133,25 @@ def test_a_draft_in_thinking_changes_nothing(text: str) -> None:
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(
     "piece",
-    ["[", "{", '{"a":', '"', "\\", "<", ">", "<parameter=a>", "</parameter>", "<function=a>", "⟦<tool_call>⟧", "a"],
+    [
+        *("[", "{", '{"a":', '"', "\\", "\\'", "'", "<", ">", "<parameter=a>", "</parameter>", "<function=a>"),
+        *("⟦<tool_call>⟧", "a", "a()", "a(b=", "b=1,"),
+    ],
 )
 def test_time_grows_no_faster_than_the_turn(piece: str, style: CallStyle) -> None:
-    rules = CallRules(style, MARKERS, TOOLS)
-    ids = ids_of("⟦<tool_call>⟧" + piece * (60_000 // len(piece)) + "⟦</tool_call>⟧")
-    started = time.process_time()
-    parse_turn(ids, rules, decode, {STOP})
-    assert time.process_time() - started < 0.5
+    opens, closes = (f"⟦{text}⟧" if text else "" for text in (WAYS[style].opens, WAYS[style].closes))
+    rules = CallRules(style, markers_of(style), TOOLS)
+    for before, behind in ((opens, closes), (opens + "clock(", closes), (opens, "")):
+        ids = ids_of(before + piece * (32_000 // len(piece)) + behind)
+        started = time.process_time()
+        parse_turn(ids, rules, decode, {STOP})
+        assert time.process_time() - started < 0.5
+
+
+@pytest.mark.parametrize(("value", "name"), [("TRUE", "exact"), ("three", "limit"), ("['b'", "weights")])
+@pytest.mark.parametrize("style", ["xml", "seed"])
+def test_a_value_that_cannot_be_read_is_named_with_its_type(value: str, name: str, style: CallStyle) -> None:
+    call = f"<function=search><parameter=query>a</parameter><parameter={name}>{value}</parameter></function>"
+    (found,) = read_calls(call, style, TOOLS)
+    assert isinstance(found, BadCall)
+    assert found.text == f"error: the argument {name} is not of the type {TOOLS['search'].parameters[name].type}"
