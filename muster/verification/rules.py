@@ -138,7 +138,7 @@ class Rules:
             if task is None:
                 raise MalformedError(f"task {slot} is of no use, as the set has it")
             turns, thinks = self.turns(slot), self.task_set.manifest(slot).thinks
-            prompt_text(self.tokenizer, task, 1, thinks=thinks, tools=[] if turns is None else turns.functions)
+            prompt_text(self.tokenizer, task, 1, thinks=thinks, tools=[] if turns is None else turns.template.functions)
             if len(self._tasks) >= _CACHED_TASKS:
                 self._tasks.clear()
             self._tasks[slot] = task

@@ -12,29 +12,28 @@ messages only, not on what came before them, and its own calls are read back.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count, product
-from typing import TYPE_CHECKING, Any, Final, Literal
+from itertools import count, cycle, islice, product
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import numpy as np
 
-from muster.environments.answers import THINK_END
-from muster.environments.tools.base import CallStyle, Tool, function_schema
+from muster.environments.tools.base import CallStyle, Parameter, ParameterType, Tool, function_schema
 from muster.environments.tools.manifest import TurnsManifest
-from muster.environments.tools.registry import make_tools
 from muster.errors import ConfigError, MalformedError
 from muster.protocol.prompts import render, tokens_text
-from muster.protocol.turns.calls import STYLES, CallRules, Markers, ToolCall, thinking_is_open
-from muster.protocol.turns.reading import StyleError, takes_one_call
+from muster.protocol.turns.calls import STYLES, BadCall, CallRules, Markers, ToolCall, parse_turn, thinking_is_open
 from muster.protocol.turns.results import cut, escape, escape_pattern
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-THINK_BEGIN: Final = "<think>"
 HIDDEN: Final = "[this result cannot be shown]"
 """Given in place of messages that would spell a token of the template even when escaped."""
 
@@ -87,41 +86,27 @@ class TurnTemplate:
         text = self.rendered([_QUESTION, *_turns(mark, messages)], opens_turn=opens_turn)
         return text[self.end_of(text, mark) :]
 
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """Return what prompts say of the tools."""
+        return [function_schema(tool) for tool in self.rules.tools.values()]
+
     def rendered(self, messages: Sequence[Mapping[str, Any]], *, opens_turn: bool) -> str:
         """Return the messages as the template renders them."""
-        tools = [function_schema(tool) for tool in self.rules.tools.values()]
-        return render(self.tokenizer, messages, thinks=self.thinks, tools=tools, opens_turn=opens_turn)
+        return render(self.tokenizer, messages, thinks=self.thinks, tools=self.functions, opens_turn=opens_turn)
 
-    def prompt(self) -> str:
-        """Return a question as the template renders it, with its tools, the next turn opened."""
-        return self.rendered([_QUESTION], opens_turn=True)
+    def turn_text(self, said: Mapping[str, Any], calls: Sequence[ToolCall]) -> tuple[str, bool]:
+        """Return a turn with calls as the template renders it, and whether it begins in thinking.
 
-    def turn_text(self, calls: Sequence[ToolCall], text: str, thought: str) -> tuple[str, bool]:
-        """Return what a turn says that has calls, as the template renders it, and whether it begins in thinking.
-
-        text, thought: what stands before the calls. Raises MalformedError where the template refuses the turn.
+        What opens the turn is left out. Raises MalformedError where the template refuses it.
         """
-        # 1. The turn, followed by results.
-        ids = [_CALL_ID.format(number) for number in range(len(calls))]
-        given = [GivenMessage("tool", "a result", one.name) for one in calls]
-        turn: dict[str, Any] = {
-            "role": "assistant",
-            "content": text,
-            **({"reasoning_content": thought} if thought else {}),
-        }
-        functions = [{"name": one.name, "arguments": dict(one.arguments)} for one in calls]
-        turn["tool_calls"] = [_tool_call(one, function) for one, function in zip(ids, functions, strict=True)]
         beginning = self.rendered([_QUESTION], opens_turn=False)
-        rest = _rest(self.rendered([_QUESTION, turn, *_given(given)], opens_turn=False), beginning)
-
-        # 2. Without what opens it: all of that, or all but the thinking that the prompt opens.
-        opening = _rest(self.prompt(), beginning)
-        opens, closes = STYLES[self.rules.style].thinking
-        header = opening if rest.startswith(opening) else opening.partition(opens)[0].partition(closes)[0]
-        if not rest.startswith(header):
-            raise ConfigError(f"turns begin by {rest[:40]!r}, and the prompt opens them by {header[:40]!r}")
-        said = rest.removeprefix(header)
-        return said[: said.index(self.end_text)], self.rules.opens_thinking and header == opening
+        opening = _rest(self.rendered([_QUESTION], opens_turn=True), beginning)
+        results = [GivenMessage("tool", "a result", one.name) for one in calls]
+        text = _rest(self.rendered([_QUESTION, *_turn(said, calls, results)], opens_turn=False), beginning)
+        opens_thinking = self.rules.opens_thinking and text.startswith(opening)
+        header = opening if text.startswith(opening) else opening.partition(STYLES[self.rules.style].thinking[0])[0]
+        return text.removeprefix(header).partition(self.end_text)[0], opens_thinking
 
     def end_of(self, text: str, mark: str) -> int:
         """Return where the turn ends that has this mark in it. Raises MalformedError."""
@@ -185,41 +170,41 @@ def _turns(mark: str, messages: Sequence[GivenMessage]) -> list[dict[str, Any]]:
 
     Of a turn that results follow, one call stands for all: some templates allow no more, and none counts them.
     """
-    said: dict[str, Any] = {"role": "assistant", "content": mark}
-    name = next((one.name for one in messages if one.role == "tool"), None)
-    if name is not None:
-        said["tool_calls"] = [_tool_call(_CALL_ID.format(0), {"name": name, "arguments": {"text": mark}})]
-    return [said, *_given(messages)]
+    names = [one.name for one in messages if one.role == "tool"]
+    return _turn({"content": mark}, [ToolCall(name, {"text": mark}) for name in names[:1]], messages)
 
 
-def _tool_call(name: str, function: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "function", "id": name, "function": function}
-
-
-def _given(messages: Sequence[GivenMessage]) -> list[dict[str, Any]]:
+def _turn(said: Mapping[str, Any], calls: Sequence[ToolCall], messages: Sequence[GivenMessage]) -> list[dict[str, Any]]:
+    """Return an assistant's turn and the messages that follow it, as chat templates want them."""
+    turn: dict[str, Any] = {"role": "assistant", **said}
+    if calls:
+        functions = [{"name": one.name, "arguments": dict(one.arguments)} for one in calls]
+        turn["tool_calls"] = [
+            {"type": "function", "id": _CALL_ID.format(number), "function": one} for number, one in enumerate(functions)
+        ]
     given: list[dict[str, Any]] = []
     for number, one in enumerate(messages):
         given.append({"role": one.role, "content": one.content})
         if one.role == "tool":
             given[-1] |= {"name": one.name, "tool_call_id": _CALL_ID.format(number)}
-    return given
+    return [turn, *given]
 
 
 # The door
 
 
-def call_rules(
-    tokenizer: PreTrainedTokenizerBase,
-    manifest: TurnsManifest,
-    style: CallStyle,
-    tools: Mapping[str, Tool] | None = None,
-) -> CallRules:
-    """Return how calls of a style are read with a tokenizer.
+class StyleError(ConfigError):
+    """A model's calls are not read in a style; another one may do."""
 
-    tools: those of the manifest by name; without them they cannot run code. Raises StyleError where the tokenizer does
-    not have the style's tokens, ConfigError where it or this version cannot do the rest.
+
+def call_rules(
+    tokenizer: PreTrainedTokenizerBase, manifest: TurnsManifest, style: CallStyle, tools: Mapping[str, Tool]
+) -> CallRules:
+    """Return how calls of a style are read with a tokenizer. tools: those of the manifest, by name.
+
+    Raises StyleError where the tokenizer does not have the style's tokens, ConfigError where it lacks others.
     """
-    tools, way = make_tools(manifest) if tools is None else tools, STYLES[style]
+    way = STYLES[style]
     call_open, call_close, *thinking = (_single(tokenizer, one) for one in (way.opens, way.closes, *way.thinking))
     if tools and ((way.opens and call_open is None) or (way.closes and call_close is None)):
         raise StyleError(
@@ -245,7 +230,10 @@ def turn_template(
     thinks: bool = True,
     limit: int = 4096,
 ) -> TurnTemplate:
-    """Return a tokenizer's chat template for several turns, or raise ConfigError that says why it cannot be used."""
+    """Return a tokenizer's chat template for several turns, or raise ConfigError that says why it cannot be used.
+
+    StyleError: it writes calls in another style than the rules read.
+    """
     special = _guarded_tokens(tokenizer)
     guarded = frozenset(special.values())
     template = TurnTemplate(tokenizer, rules, stop_tokens, -1, thinks, limit, escape_pattern(special), guarded)
@@ -254,10 +242,9 @@ def turn_template(
         opens = _opens_thinking(template)
         _check_pairs(template)
         template = replace(template, rules=replace(rules, opens_thinking=opens))
-        one_call = takes_one_call(template)
+        return replace(template, one_call=bool(rules.tools) and _takes_one_call(template))
     except MalformedError as error:
         raise ConfigError(f"the chat template is not fit for several turns: {error}") from error
-    return replace(template, one_call=one_call)
 
 
 def _guarded_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
@@ -295,26 +282,18 @@ def _end_marker(template: TurnTemplate) -> int:
 
 def _opens_thinking(template: TurnTemplate) -> bool:
     """Return whether the template opens the thinking of each turn. Raises MalformedError if only of some."""
-    openings = {
-        _rest(template.rendered([_QUESTION], opens_turn=True), template.rendered([_QUESTION], opens_turn=False))
-    }
+    question = template.rendered([_QUESTION], opens_turn=False)
+    openings = {_rest(template.rendered([_QUESTION], opens_turn=True), question)}
     for messages in _KINDS.values():
         openings.add(_rest(template.given_text(messages), template.given_text(messages, opens_turn=False)))
-    if "" in openings and (openings != {""} or not _needs_no_opening(template)):
+    answered = template.rendered([_QUESTION, {"role": "assistant", "content": "later"}], opens_turn=False)
+    if "" in openings and not (openings == {""} and _rest(answered, question).lstrip().startswith("later")):
         raise MalformedError("it does not open the assistant's turn")
     begin, end = STYLES[template.rules.style].thinking
     thinks = {one.rfind(begin) > one.rfind(end) for one in openings}
     if len(thinks) != 1:
         raise MalformedError("it opens thinking in some turns only")
     return thinks.pop()
-
-
-def _needs_no_opening(template: TurnTemplate) -> bool:
-    """Return whether what an assistant says follows at once, as in Mistral's templates."""
-    said = {"role": "assistant", "content": "later"}
-    histories = [[_QUESTION], *([_QUESTION, *_turns("earlier", messages)] for messages in _KINDS.values())]
-    texts = [[template.rendered(one, opens_turn=False) for one in (each, [*each, said])] for each in histories]
-    return all(longer.removeprefix(text).lstrip().startswith("later") for text, longer in texts)
 
 
 def _rest(text: str, beginning: str) -> str:
@@ -329,12 +308,12 @@ def _check_pairs(template: TurnTemplate) -> None:
     for (first_kind, first), (second_kind, second) in product(_KINDS.items(), repeat=2):
         pair = f"{first_kind} and then {second_kind}"
         expected = template.given_text(second)
-        if [word for one in second if (word := one.content) not in expected]:
-            raise MalformedError(f"it does not show {second_kind}")
         places = [expected.find(one.content) for one in second]
+        if -1 in places:
+            raise MalformedError(f"it does not show {second_kind}")
         if places != sorted(places):
             raise MalformedError(f"it changes the order of {second_kind}")
-        for mark in ("earlier", f"{THINK_BEGIN}\nhm\n{THINK_END}\n\nearlier"):
+        for mark in ("earlier", _thought(template, "earlier")):
             history = [_QUESTION, *_turns(mark, first)]
             text = template.rendered([*history, *_turns("later", second)], opens_turn=True)
             if not text.startswith(beginning):
@@ -345,3 +324,81 @@ def _check_pairs(template: TurnTemplate) -> None:
             given = template.given_text(first, opens_turn=False)
             if not _BLANKS.sub("", between).startswith(_BLANKS.sub("", given)):
                 raise MalformedError(f"what followed a turn changes when more turns follow, with {pair}")
+
+
+def _thought(template: TurnTemplate, text: str) -> str:
+    """Return a text behind thinking, as policies write it."""
+    opens, closes = STYLES[template.rules.style].thinking
+    return f"{opens}\nhm\n{closes}\n\n{text}"
+
+
+_SAMPLES: Final[Mapping[ParameterType, tuple[Any, ...]]] = {
+    "string": ("2 + 2", "", "\né 東 😀 \"q\" 'x' \\d <b>\n  y\n"),
+    "integer": (7, 0, -12),
+    "number": (0.5, 3, -1e-07),
+    "boolean": (True, False, True),
+    "array": ([1, "a", None, [True, {}]], [], ["é", "'", '"', 0.5]),
+    "object": ({"a": {"b": [1.5, False, None]}}, {}, {"é": "", "c d": '\\ "'}),
+}
+_PARAMETERS: Final = {f"a_{kind}": Parameter(kind, f"some {kind}", is_required=False) for kind in _SAMPLES}
+_PROBE: Final = cast(Tool, SimpleNamespace(name="probe_of_types", description="Takes all.", parameters=_PARAMETERS))
+"""A tool that is called with each type of argument, and never run."""
+_SAID: Final = "Let me see."
+
+
+def _takes_one_call(template: TurnTemplate) -> bool:
+    """Return whether the template refuses several calls of a turn, once all calls that it renders are read back equal.
+
+    Raises StyleError where one is read otherwise, ConfigError where it shows no call or not which tools there are.
+    """
+    # 1. Its tools are shown.
+    rules, without = template.rules, replace(template, rules=replace(template.rules, tools={}))
+    with suppress(MalformedError):  # of Hermes', without tools
+        if template.rendered([_QUESTION], opens_turn=True) == without.rendered([_QUESTION], opens_turn=True):
+            raise ConfigError("the chat template does not say which tools there are", hint="use a model made for tools")
+
+    # 2. One call, behind nothing, a text, and thinking in two ways; then three.
+    tools = [_PROBE, *rules.tools.values()]
+    probing = replace(template, rules=replace(rules, tools={one.name: one for one in tools}))
+    behind = [{"content": text} for text in ("", _SAID, _thought(template, _SAID))]
+    behind.append({"content": _SAID, "reasoning_content": "hm"})
+    for tool in tools:
+        if not sum(_is_read(probing, said, [call]) for call in _calls_of(tool) for said in behind):
+            raise ConfigError(f"the chat template shows no call of {tool.name}", hint="use a model made for tools")
+    three = [_calls_of(tool)[0] for tool in islice(cycle(tools), 3)]
+    return not sum(_is_read(probing, said, three) for said in behind)
+
+
+def _calls_of(tool: Tool) -> list[ToolCall]:
+    """Return calls with different arguments, the last one with no more than it needs."""
+    given = [{name: _SAMPLES[one.type][place] for name, one in tool.parameters.items()} for place in range(3)]
+    given.append({name: value for name, value in given[0].items() if tool.parameters[name].is_required})
+    return [ToolCall(tool.name, arguments) for arguments in given]
+
+
+def _is_read(template: TurnTemplate, said: Mapping[str, Any], calls: Sequence[ToolCall]) -> bool:
+    """Return whether the template renders the calls; False where it refuses or omits them, or no tokens spell them.
+
+    Raises StyleError where what it renders is read otherwise.
+    """
+    try:
+        text, opens_thinking = template.turn_text(said, calls)
+    except MalformedError:
+        return False
+    ids = [int(one) for one in template.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
+    if not any(one.name in text for one in calls) or set(text) - set(template.decode(ids)):
+        return False
+    rules = replace(template.rules, opens_thinking=opens_thinking)
+    found = parse_turn(ids, rules, template.decode, template.stop_tokens).calls
+    if _shown(found) != _shown(calls):
+        raise StyleError(
+            f"the chat template writes {text.strip()[:200]!r}, which the style {rules.style} reads as "
+            f"{_shown(found)[:200] if found else 'no call'}",
+            hint="use a model whose calls are written in one of the styles of docs/understand/turns.md",
+        )
+    return True
+
+
+def _shown(calls: Sequence[ToolCall | BadCall]) -> str:
+    pairs = [(one.name, dict(one.arguments)) if isinstance(one, ToolCall) else one.reason for one in calls]
+    return json.dumps(pairs, ensure_ascii=False, sort_keys=True)

@@ -6,25 +6,23 @@ did: the same function over the same ids, compared token by token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task
-from muster.environments.tools.base import CallStyle, EarlierCall, ToolResult, function_schema
+from muster.environments.tools.base import CallStyle, EarlierCall, ToolResult
 from muster.environments.tools.manifest import LEAST_CALLS, TurnsManifest
 from muster.environments.tools.registry import make_tools
 from muster.environments.tools.sandboxed import SandboxCall
 from muster.errors import ConfigError, MalformedError
 from muster.protocol.prompts import end_token, prompt_tokens
-from muster.protocol.turns.bridge import GivenMessage, TurnTemplate, bridge, call_rules, turn_template
+from muster.protocol.turns.bridge import GivenMessage, StyleError, TurnTemplate, bridge, call_rules, turn_template
 from muster.protocol.turns.calls import STYLES, BadCall, ToolCall, parse_turn, thinking_length
-from muster.protocol.turns.reading import StyleError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,11 +34,6 @@ class TurnRules:
 
     manifest: TurnsManifest
     template: TurnTemplate
-
-    @property
-    def functions(self) -> list[dict[str, Any]]:
-        """Return what the prompt says of the tools."""
-        return [function_schema(tool) for tool in self.template.rules.tools.values()]
 
 
 def turn_rules(
@@ -57,31 +50,22 @@ def turn_rules(
     several turns, or its own calls are not read in the manifest's style.
     """
     tools = make_tools(manifest, sandbox) if sandbox else make_tools(manifest)
-
-    def rules_in(style: CallStyle) -> TurnRules:
-        calls, limit = call_rules(tokenizer, manifest, style, tools), manifest.result_characters
-        return TurnRules(manifest, turn_template(tokenizer, calls, stop_tokens, thinks=thinks, limit=limit))
-
-    if manifest.calls == "auto":
-        return _first(rules_in)
-    try:
-        return rules_in(manifest.calls)
-    except StyleError as error:
-        hint = error.hint
-        with suppress(ConfigError):
-            hint = f'"calls": "{_first(rules_in).template.rules.style}" in the manifest of the tasks fits the model'
-        raise ConfigError(str(error), hint=hint) from error
-
-
-def _first(rules_in: Callable[[CallStyle], TurnRules]) -> TurnRules:
-    """Return the rules in the first style that reads the model's own calls. Raises ConfigError where none does."""
-    refused: dict[CallStyle, StyleError] = {}
+    found: dict[CallStyle, TurnTemplate] = {}
+    refused: dict[str, ConfigError] = {}
     for style in STYLES:
         try:
-            return rules_in(style)
-        except StyleError as error:
+            calls, limit = call_rules(tokenizer, manifest, style, tools), manifest.result_characters
+            found[style] = turn_template(tokenizer, calls, stop_tokens, thinks=thinks, limit=limit)
+        except ConfigError as error:
             refused[style] = error
-    raise ConfigError(f"no style of calls fits the model: {refused['llama']}", hint=refused["llama"].hint)
+        if manifest.calls in found or (manifest.calls == "auto" and found):
+            return TurnRules(manifest, found[style])
+    if error := refused.get(manifest.calls):
+        hint = f'"calls": "{next(iter(found))}" in the manifest of the tasks fits the model' if found else error.hint
+        raise ConfigError(str(error), hint=hint) from error
+    error = refused["llama"]  # which needs no token
+    words = "no style of calls fits the model: " if isinstance(error, StyleError) else ""
+    raise ConfigError(words + str(error), hint=error.hint) from error
 
 
 def counted_length(rules: TurnRules | None, tokens: np.ndarray, ends: np.ndarray) -> int:
@@ -130,7 +114,7 @@ def _answers(
     manifest, template = rules.manifest, rules.template
     if len(spans) >= 2 * manifest.turns - 1:
         return None
-    turn = _calls(spans[-1], template)
+    turn = parse_turn([int(one) for one in spans[-1]], template.rules, template.decode, template.stop_tokens).calls
     if not turn:
         return None
     messages, calls, unsure = [], list(earlier), False
@@ -142,10 +126,6 @@ def _answers(
         unsure |= result.unsure
     tokens = bridge(template, prompt, spans, messages)
     return Given(tokens, tuple(calls[len(earlier) :]), unsure)
-
-
-def _calls(span: Sequence[int], template: TurnTemplate) -> Sequence[ToolCall | BadCall]:
-    return parse_turn([int(one) for one in span], template.rules, template.decode, template.stop_tokens).calls
 
 
 @dataclass(eq=False)
@@ -233,7 +213,7 @@ class Conversations:
         """
         manifest, task = scored
         rules = self.rules(manifest)
-        tools = [] if rules is None else rules.functions
+        tools = [] if rules is None else rules.template.functions
         tokens = prompt_tokens(self.tokenizer, task, budget, thinks=manifest.thinks, tools=tools)
         if not len(tokens):
             raise MalformedError(f"the prompt of task {task.id[:80]!r} has no token")

@@ -20,6 +20,7 @@ from muster.models.init import make_tokenizer
 from muster.protocol.turns.bridge import call_rules
 from muster.protocol.turns.conversation import TurnRules, conversation_error, counted_length, next_given, turn_rules
 from muster.rollouts.spans import termination_error
+from testbed.samples.calls import TOOLS
 from testbed.samples.chat_templates import FAMILIES, family_tokenizer
 
 LIMIT = 2000
@@ -225,6 +226,6 @@ def test_budgets_of_thinking_need_a_model_that_marks_it() -> None:
     made = Tokenizer(WordLevel(words, unk_token="<unk>"))
     made.add_tokens(list(words))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
-    assert call_rules(tokenizer, TurnsManifest(("calculator",)), "json").markers.think_close is None
+    assert call_rules(tokenizer, TurnsManifest(("calculator",)), "json", TOOLS).markers.think_close is None
     with pytest.raises(ConfigError, match="budgets count thinking"):
-        call_rules(tokenizer, TurnsManifest(("calculator",), budget="thinking"), "json")
+        call_rules(tokenizer, TurnsManifest(("calculator",), budget="thinking"), "json", TOOLS)

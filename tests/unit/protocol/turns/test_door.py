@@ -29,9 +29,7 @@ def test_the_style_that_reads_a_family_is_found(name: str, thinks: bool) -> None
     assert found.template.one_call == (name == "Llama 3.1")
 
 
-@pytest.mark.parametrize(
-    ("name", "calls"), [("Qwen3.5", "json"), ("Qwen2.5", "xml"), ("Qwen3", "xml"), ("GLM-4.5", "xml")]
-)
+@pytest.mark.parametrize(("name", "calls"), [("Qwen3.5", "json"), ("Qwen2.5", "xml"), ("Qwen3", "xml")])
 def test_another_style_is_refused_with_the_one_that_fits(name: str, calls: str) -> None:
     with pytest.raises(ConfigError, match=f"the style {calls} reads as") as refused:
         rules_of(FAMILIES[name], calls)
