@@ -5,32 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from muster.clients.evaluation import MAX_BUDGET
+from muster.environments.manifest import EnvironmentManifest
+from muster.environments.scoring import Scorers
+from muster.environments.task import Task
 from muster.errors import ConfigError
-
-if TYPE_CHECKING:
-    from muster.environments.manifest import EnvironmentManifest
-    from muster.environments.task import Task
-    from muster.protocol.terms import Terms
-    from muster.protocol.turns.conversation import Conversations
-    from muster.tasksets.taskset import TaskSet
+from muster.models.files import load_tokenizer
+from muster.protocol.terms import Terms
+from muster.protocol.turns.conversation import Conversations
+from muster.tasksets.taskset import TaskSet
+from muster.verification.rules import ModelFacts
 
 
 def conversations_of(folder: Path) -> Conversations:
-    """Return what asks the model in a checkpoint folder, or a tokenizer's. Raises ConfigError where it is no chat's."""
-    from muster.environments.scoring import Scorers
-    from muster.models.files import load_tokenizer
-    from muster.protocol.prompts import chat_template
-    from muster.protocol.turns.conversation import Conversations
-    from muster.verification.rules import ModelFacts
-
-    tokenizer = load_tokenizer(folder)
-    chat_template(tokenizer)
-    if not (folder / "config.json").exists():
-        return Conversations(tokenizer, Scorers())
+    """Return what asks the model in a checkpoint folder. Raises ConfigError where it is none."""
     facts = ModelFacts.read(folder)
-    return Conversations(tokenizer, Scorers(), facts.stop_tokens, facts.vocabulary)
+    return Conversations(load_tokenizer(folder), Scorers(), facts.stop_tokens, facts.vocabulary)
 
 
 def token_counter(folder: Path, budgets: Sequence[int] = ()) -> Callable[[EnvironmentManifest, Task], int]:
@@ -39,8 +30,6 @@ def token_counter(folder: Path, budgets: Sequence[int] = ()) -> Callable[[Enviro
     budgets: of the run; without any, the largest that a draw can have. What is returned raises MalformedError for a
     prompt that the model cannot read, and ConfigError where the model cannot have an environment's conversations.
     """
-    from muster.clients.evaluation import MAX_BUDGET
-
     asking, announced = conversations_of(folder), budgets or (MAX_BUDGET,)
     return lambda manifest, task: max(len(asking.prompt((manifest, task), budget)) for budget in announced)
 
