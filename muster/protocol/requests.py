@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from httpx2 import URL, InvalidURL
+
 from muster.constants import REQUEST_LIFETIME_SECONDS
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, recover_signer, sign_message
@@ -23,7 +25,6 @@ HEADER_EXPIRY: Final = "Muster-Expiry"
 HEADER_SIGNATURE: Final = "Muster-Signature"
 
 _HEADERS: Final = (HEADER_BODY, HEADER_NONCE, HEADER_EXPIRY, HEADER_SIGNATURE)
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def host_of(url: str) -> str:
@@ -32,22 +33,13 @@ def host_of(url: str) -> str:
     A name with letters beyond ASCII is in the form that DNS has (IDNA 2008), and none ends with a dot. Raises
     MalformedError for what is no name.
     """
-    parts = urlsplit(url)
-    host = (parts.hostname or "").lower()
-    host = (host if host.isascii() else _in_dns(url)).removesuffix(".")
-    if ":" in host:
-        host = f"[{host}]"
-    port = parts.port
-    return host if port is None or port == _DEFAULT_PORTS.get(parts.scheme) else f"{host}:{port}"
-
-
-def _in_dns(url: str) -> str:
-    from httpx2 import URL, InvalidURL  # few need it
-
     try:
-        return URL(url).raw_host.decode("ascii")
+        parts = URL(url)
     except InvalidURL as error:
         raise MalformedError(f"{url[:200]!r} has no host name: {error}") from None
+    host = parts.raw_host.decode("ascii").removesuffix(".")
+    host = f"[{host}]" if ":" in host else host
+    return host if parts.port is None else f"{host}:{parts.port}"
 
 
 def host_as_sent(header: str) -> str:
