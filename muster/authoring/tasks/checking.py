@@ -75,7 +75,7 @@ def check_set(
 ) -> list[PartReport]:
     """Score every reference answer, which must come to 1, and an empty one, which must come to 0.
 
-    Return a report of each part, training parts first. `progress` is told the number of tasks done. attack: on how many
+    Return a report of each part, training parts first. `progress` gets the number of tasks done. attack: on how many
     tasks of each part cheap answers are tried. Raises
     MismatchError when a shard has another Merkle root than the document names, StorageError when one is absent.
     """

@@ -108,20 +108,9 @@ async def calibrate(
     ] = None,
 ) -> None:
     """Measure honest work on a model and derive the limits of a run that trains it. Exit code 3 where none hold."""
-    grid = grid_of(
-        *(
-            model,
-            profile,
-            tasks,
-            temperature,
-            tokens,
-            max_tokens,
-            parse_numbers(sharpened) if sharpened else (),
-            folder,
-        ),
-        cheats=against is None,
-        note=session.note,
-    )
+    measured = model, profile, tasks, temperature, tokens, max_tokens
+    scales = parse_numbers(sharpened) if sharpened else ()
+    grid = grid_of(*measured, scales, folder, cheats=against is None, note=session.note)
     if against is not None:
         margin = await admit_hardware(grid, parse_calibration(read_document(against)))
         shown = {"calibration": str(against), "margin": margin}

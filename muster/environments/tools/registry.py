@@ -54,7 +54,7 @@ def make_tools(manifest: TurnsManifest, call: SandboxCall = _no_sandbox) -> dict
 def tools_root(manifests: Iterable[TurnsManifest | None]) -> bytes:
     """Return `Terms.tools_root`: sha256 of the sorted definitions of all tools; zero exactly where there is none.
 
-    A definition is what the policy is told of a tool, and what its results depend on. Raises as `make_tools`.
+    A definition is what prompts say of a tool, and what its results depend on. Raises as `make_tools`.
     """
     tools = [tool for one in manifests if one is not None for tool in make_tools(one).values()]
     definitions = {canonical_json(function_schema(tool) | {"code": tool.code, "rules": RULES}) for tool in tools}
