@@ -38,6 +38,10 @@ MIXED = re.compile(
 )
 WORDS = re.compile(r"(?<!\\)\b(?!(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|arcsin|arccos|arctan)\b)[A-Za-z]{2,}")
 STATED = re.compile(r".*(?:\bis\b|\bare\b|\bequals\b|:|=)", re.DOTALL | re.IGNORECASE)
+SIGN = r"\s*(<=?|>=?|[≤≥]|\\[lg](?:eq?(?:slant)?|t)(?![A-Za-z]))\s*"
+BOUNDS = re.compile(rf"\s*(?:([^<>≤≥]+?){SIGN})?([A-Za-df-z])(?:{SIGN}([^<>≤≥]+))?\s*")
+OPEN = (None, "<", ">", r"\lt", r"\gt")
+OR = re.compile(r"\\(?:text|mathrm)\s*\{\s*or\s*\}|\bor\b|\\(?:lor|vee)(?![A-Za-z])")
 NAMED = re.compile(r"\s*(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?|[A-Za-z]\(\w\))\s*=")
 """What may stand before an answer: the name of what was looked for."""
 
@@ -49,7 +53,7 @@ def equal(gold: str, answer: str, published: Callable[[str, str], bool], *, is_t
     """
     if is_text:
         answer = _stated(answer)
-    gold, answer = clean(gold), clean(answer)
+    gold, answer = intervals(clean(gold)), intervals(clean(answer))
     # 1. No hedges, no equation but of a name, and not another base or unit.
     is_other = "=" in answer and "=" not in gold and not NAMED.match(answer)
     if not answer or is_other or (HEDGE.search(answer) and not HEDGE.search(gold)):
@@ -79,6 +83,26 @@ def clean(text: str) -> str:
     text = GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = SPACES.sub(" ", text).strip()
     return text[:-1].rstrip() if text.endswith(".") else text
+
+
+def intervals(text: str) -> str:
+    """Return inequalities of one letter, with "or" between them, as a union of intervals; another text as it is."""
+    found = [_interval(part) for part in OR.split(text)]
+    names = {name for name, _ in found}
+    return r"\cup".join(interval for _, interval in found) if len(names) == 1 and "" not in names else text
+
+
+def _interval(text: str) -> tuple[str, str]:
+    """Return the letter of an inequality, as x < 1 or 1 < x ≤ 2, and its interval; "" for another text."""
+    found = BOUNDS.fullmatch(text)
+    low, left, letter, right, high = found.groups() if found else [""] * 5
+    falls = {sign.lstrip("\\")[0] in ">≥g" for sign in (left, right) if sign}
+    if len(falls) != 1:
+        return "", text
+    if falls == {True}:
+        low, left, right, high = high, right, left, low
+    opening, closing = "(" if left in OPEN else "[", ")" if right in OPEN else "]"
+    return letter, opening + (low or r"-\infty") + "," + (high or r"\infty") + closing
 
 
 def number(text: str) -> Fraction | None:

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import logging
 import pkgutil
-import types
 from typing import Any
 
 import antlr4  # pyright: ignore[reportMissingImports]
@@ -18,22 +16,10 @@ import math_reward
 import math_verify  # pyright: ignore[reportMissingImports]
 import stand_ins  # noqa: F401
 import sympy
-from sympy.parsing import sympy_parser
 
 SKIPPED = (
-    *(
-        "tests",
-        "benchmarks",
-        "plotting",
-        "conftest",
-        "testing",
-        "interactive",
-        "galgebra",
-        "physics",
-        "codegen",
-        "crypto",
-    ),
-    *("liealgebras", "categories", "diffgeom", "autolev", "fortran", "holonomic", "stats", "metric", "tasks"),
+    "tests benchmarks plotting conftest testing interactive galgebra physics codegen crypto liealgebras categories "
+    "diffgeom autolev fortran holonomic stats metric tasks"
 )
 """Parts of packages that no answer leads to; they would fill a component, whose snapshot has 128 MiB at most."""
 
@@ -45,7 +31,7 @@ def _import_all(package: Any) -> list[tuple[str, str]]:
     """
     missing = []
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not any(part in SKIPPED for part in module.name.split(".")):
+        if not any(part in SKIPPED.split() for part in module.name.split(".")):
             try:
                 importlib.import_module(module.name)
             except Exception as error:  # noqa: BLE001
@@ -55,19 +41,6 @@ def _import_all(package: Any) -> list[tuple[str, str]]:
 
 MISSING = [one for package in (sympy, antlr4, latex2sympy2_extended, math_verify) for one in _import_all(package)]
 logging.disable(logging.CRITICAL)
-
-
-def _parse(source: str) -> ast.Module:
-    """Return an expression's tree. Raises SyntaxError.
-
-    Of a module that does not parse, CPython looks for the line in the file that it is named after, and a component
-    without files is ended by that. Of an expression it does not, so the expression is tried first.
-    """
-    compile(source, "<string>", "eval", ast.PyCF_ONLY_AST)
-    return ast.parse(source)
-
-
-sympy_parser.ast = types.SimpleNamespace(**{**vars(ast), "parse": _parse})
 
 
 def equal(payload: dict[str, Any]) -> dict[str, Any]:
