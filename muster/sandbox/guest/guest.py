@@ -17,7 +17,7 @@ from functions import FUNCTIONS
 
 stand_ins.seal()
 virtual.replace_files()
-virtual.replace_locks()
+virtual.replace_waits()
 gc.collect()
 gc.freeze()
 

@@ -5,7 +5,6 @@ alike everywhere: programs that measure their time, shuffle a list or look for a
 """
 
 import _io
-import _thread
 import builtins
 import datetime
 import io
@@ -148,39 +147,18 @@ def replace_files() -> None:
     sys.stdin = io.StringIO("")
 
 
-class Lock:
-    """The lock of the only thread: nobody opens it while this one waits, so time passes and the wait is over."""
-
-    def __init__(self):
-        self._held = False
-
-    def acquire(self, blocking=True, timeout=-1):
-        if self._held and blocking:
-            if timeout < 0:
-                raise RuntimeError("this would wait for ever: there is one thread")
-            _sleep(timeout)
-        free, self._held = not self._held, True
-        return free
-
-    def release(self):
-        if not self._held:
-            raise RuntimeError("release unlocked lock")
-        self._held = False
-
-    def locked(self):
-        return self._held
-
-    __enter__ = acquire
-
-    def __exit__(self, *_):
-        self.release()
-
-
-def replace_locks() -> None:
+def replace_waits() -> None:
+    """Let a wait that ends by itself take its time, and every other raise: there is nobody who could end it."""
     import queue
     import threading
 
-    threading.Lock = threading._allocate_lock = _thread.allocate_lock = Lock
+    def wait(condition, timeout=None):
+        if timeout is None:
+            raise RuntimeError("this would wait for ever: there is one thread")
+        _sleep(timeout)
+        return False
+
+    threading.Condition.wait = wait
     queue.SimpleQueue = queue._PySimpleQueue
 
 
