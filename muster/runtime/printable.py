@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Final
 
 BLANKS: Final = " \u1680\u3000"
 """Blanks that scripts write."""
-JOINERS: Final = "\u200c\u200d"
-"""Zero width non-joiner and joiner: without them Persian and Indic words and joined emoji read otherwise."""
-SCRIPTS_THAT_JOIN: Final = (
-    *("ARABIC", "SYRIAC", "NKO", "MONGOLIAN", "MANDAIC", "ADLAM", "HANIFI"),
-    *("DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL", "TELUGU", "KANNADA", "MALAYALAM", "SINHALA"),
-    *("MYANMAR", "KHMER", "TIBETAN", "BALINESE", "JAVANESE", "THAANA"),
+_JOINING: Final = (
+    "\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\u1b00-\u1b7f\ua980-\ua9df\U00010d00-\U00010d3f\U0001e900-\U0001e95f"
 )
-"""First words of the names of their letters."""
-MARKS: Final = ("Mn", "Mc", "Sk")
-"""Categories of what stands on a letter: vowel signs, viramas, variation selectors, tones of skin."""
-FLAG: Final = "\U0001f3f4"
-TAGS: Final = "".join(map(chr, range(0xE0020, 0xE0080)))
-"""Behind a black flag they make it a region's."""
-EMOJI_ARROWS: Final = "\u2194\u2195"
-"""Emoji that Unicode calls mathematical."""
+"""Blocks of scripts whose letters join, from Arabic and Devanagari to Adlam."""
+_EMOJI: Final = "\u2194-\u21aa\u2300-\u23ff\u25a0-\u27bf\u2b05-\u2b55\U0001f000-\U0001faff"
+_JOINED: Final = re.compile(
+    f"(?<=[{_JOINING}])(?<!\\d)[\u200c\u200d](?=[{_JOINING}])(?!\\d)"
+    f"|(?:(?<=[{_EMOJI}])|(?<=[{_EMOJI}]\ufe0f))[\u200c\u200d](?=[{_EMOJI}])"
+    "|(?<=\U0001f3f4)[\U000e0020-\U000e007f]{1,7}"
+)
+"""Joiners without which words of these scripts and joined emoji read otherwise, and the region of a black flag."""
 
 
 def printable(text: str, kept: str = "") -> str:
@@ -30,35 +27,15 @@ def printable(text: str, kept: str = "") -> str:
     Joiners stay between letters of scripts that join and between emoji, and tags behind a flag: elsewhere they make
     names that look alike. `kept`: letters that stay as they are, such as "\n".
     """
+    joined = {place for found in _JOINED.finditer(text) for place in range(*found.span())}
     return "".join(
-        letter if _is_plain(letter) or letter in kept or _joins(text, place) else _escape(letter)
+        letter if _is_plain(letter) or letter in kept or place in joined else _escape(letter)
         for place, letter in enumerate(text)
     )
 
 
 def _is_plain(letter: str) -> bool:
     return letter in BLANKS or unicodedata.category(letter)[0] not in "CZ"
-
-
-def _joins(text: str, place: int) -> bool:
-    """Return whether a letter that has no form of its own changes that of its neighbours."""
-    if text[place] in TAGS:
-        return text[max(0, place - 7) : place].rstrip(TAGS).endswith(FLAG)
-    kinds = {_kind(_bare(text[max(0, place - 4) : place])), _kind(text[place + 1 : place + 2])}
-    return text[place] in JOINERS and len(kinds) == 1 and "" not in kinds
-
-
-def _bare(before: str) -> str:
-    """Return the last letter of a text, without the marks on it."""
-    return next((letter for letter in reversed(before) if unicodedata.category(letter) not in MARKS), "")
-
-
-def _kind(letter: str) -> str:
-    """Return the script of a letter that joins, or "emoji"; empty for others."""
-    if letter and (unicodedata.category(letter) == "So" or letter in EMOJI_ARROWS):
-        return "emoji"
-    script = unicodedata.name(letter, "").partition(" ")[0] if letter else ""
-    return script if script in SCRIPTS_THAT_JOIN and unicodedata.category(letter).startswith("L") else ""
 
 
 def _escape(letter: str) -> str:

@@ -11,6 +11,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Annotated, Any, Final
@@ -39,21 +40,13 @@ class Document:
     text: Annotated[str, Field(max_length=1 << 16)]
 
 
-class _Folded(dict[int, str]):
-    """By code point: what it is folded to, and a blank where it parts words. What Unicode 3.2 lacks stays."""
-
-    def __missing__(self, code: int) -> str:
-        match _UNICODE.category(chr(code)):
-            case "Cn" | "Cs" | "Co":
-                folded = chr(code)
-            case "Sm" | "Sc" | "Sk" | "Cc" | "Cf":
-                folded = " "
-            case category:
-                folded = " " if category[0] in "PZ" else chr(code).casefold()
-        return folded if code >> 17 else self.setdefault(code, folded)
-
-
-_FOLDED: Final = _Folded()
+@lru_cache(1 << 17)
+def _folded(letter: str) -> str:
+    """Return what a letter is folded to, a blank where it parts words. What Unicode 3.2 lacks stays."""
+    kind = _UNICODE.category(letter)
+    if kind in ("Cn", "Cs", "Co"):
+        return letter
+    return " " if kind[0] in "CPZ" or kind in ("Sm", "Sc", "Sk") else letter.casefold()
 
 
 def words(text: str, *, singles: bool = False) -> list[str]:
@@ -63,7 +56,7 @@ def words(text: str, *, singles: bool = False) -> list[str]:
     one too, as an index has them.
     """
     found = []
-    for match in _PART.finditer(_UNICODE.normalize("NFKC", text).translate(_FOLDED)):
+    for match in _PART.finditer("".join(map(_folded, _UNICODE.normalize("NFKC", text)))):
         if not (run := match[1]):
             found.append(match[0])
             continue

@@ -28,7 +28,9 @@ def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:
     [
         "می\u200cروم",
         "क्\u200dष",
+        "র\u200d\u09cdয শ්\u200dරී کتاب\u200cها",
         "東京\u3000大阪",
+        "❤️\u200d🔥 👁️\u200d🗨️ 🏴\u200d☠️ 🧑🏿\u200d🤝\u200d🧑🏻 🐦\u200d⬛ ⛓️\u200d💥 🏳️\u200d⚧️",
         "👨\u200d👩\u200d👧 🧑🏽\u200d⚕️ 🏳️\u200d🌈 🙂\u200d↔️",
         "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
     ],
@@ -43,6 +45,7 @@ def test_what_scripts_and_emoji_need_stays(text: str) -> None:
         ("pay\u200dpal", "pay\\u200dpal"),
         ("\u200cم\u200c", "\\u200cم\\u200c"),
         ("a\u200cم", "a\\u200cم"),
+        ("1\u200c2 ١\u200c٢ ∑\u200d∑", "1\\u200c2 ١\\u200c٢ ∑\\u200d∑"),
         ("م\u200d👧", "م\\u200d👧"),
         ("👩\u200d\u200d👧", "👩\\u200d\\u200d👧"),
         ("🏴" + "\U000e0061" * 9, "🏴" + "\U000e0061" * 7 + "\\U000e0061" * 2),
