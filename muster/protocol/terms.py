@@ -232,11 +232,11 @@ def check_context(terms: Terms, context: int | None) -> None:
 
     `context` is in tokens; None where it is unknown.
     """
-    longest = terms.max_prompt_tokens + terms.max_completion_tokens
-    if context is not None and longest > context:
+    if context is not None and terms.max_prompt_tokens + terms.max_completion_tokens > context:
         raise ConfigError(
-            f"rollouts of up to {longest} tokens do not fit the model's context of {context}",
-            hint="create a run with a shorter max_prompt_tokens or max_completion_tokens, or another model",
+            f"prompts of up to {terms.max_prompt_tokens:,} tokens and completions of up to "
+            f"{terms.max_completion_tokens:,} do not fit the model's context of {context:,}",
+            hint="smaller max_prompt_tokens or max_completion_tokens, smaller budgets, shorter tasks, or another model",
         )
     largest = max(budget for work_class in terms.classes for budget in work_class.budgets)
     if largest > terms.max_completion_tokens:

@@ -132,7 +132,7 @@ def train_tool_model(folder: Path, tasks: TaskSet, *, steps: int = 150, seed: in
         rows, labels = [], []
         for _ in range(8):
             task = tasks.task(random.randrange(tasks.size))
-            prompt = prompt_tokens(tokenizer, task, 8, thinks=False, tools=rules.functions).tolist()
+            prompt = prompt_tokens(tokenizer, task, 8, thinks=False, tools=rules.template.functions).tolist()
             talk = taught_conversation(rules, prompt, random)
             own = torch.full((len(prompt) + talk.length,), -100)
             mask = torch.from_numpy(sampled_mask(talk.ends))

@@ -272,14 +272,8 @@ def terms_of(design: RunDesign, parts: RunParts) -> Terms:
 
 def _check_lengths(terms: Terms, parts: RunParts) -> None:
     """Raise ConfigError where rollouts do not fit the model's context, or a commitment not into a file."""
-    longest = terms.max_prompt_tokens + terms.max_completion_tokens
-    if parts.context is not None and longest > parts.context:
-        raise ConfigError(
-            f"prompts of up to {terms.max_prompt_tokens:,} tokens and completions of up to "
-            f"{terms.max_completion_tokens:,} do not fit the model's context of {parts.context:,}",
-            hint="smaller --budgets, a smaller --max-tokens, shorter tasks, or another model",
-        )
     check_context(terms, parts.context)
+    longest = terms.max_prompt_tokens + terms.max_completion_tokens
     row = PROMPT_BYTES * terms.max_prompt_tokens + TOKEN_BYTES * terms.max_completion_tokens
     if terms.positions * row > MAX_FILE_BYTES:
         raise ConfigError(

@@ -230,6 +230,8 @@ def _check_unicode(text: str) -> None:
 
 # JSON
 
+_STRING_OR_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}]', re.DOTALL)
+
 
 def _read_json(text: str, tools: Mapping[str, Tool], key: str = "arguments", before: str = "") -> list[_Call]:
     """Read an object. key: of its arguments. before: what may stand before it."""
@@ -277,45 +279,24 @@ def _json_at(text: str, place: int) -> tuple[Any, int]:
         value, end = _DECODER.raw_decode(text, place)
     except json.JSONDecodeError as error:
         raise _BadCallError("bad_json") from error
-    _check_value(value)
+    _check_unicode(json.dumps(value, ensure_ascii=False))
     return value, end
 
 
 def _check_depth(text: str) -> None:
     """Raise where brackets are nested too deep outside of strings."""
-    depth, deepest, in_string, escaped = 0, 0, False, False
-    for character in text:
-        if in_string:
-            in_string = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-        elif character == '"':
-            in_string = True
-        elif character in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in "]}":
-            depth -= 1
-    if deepest > MAX_DEPTH:
-        raise _BadCallError("too_deep")
+    depth = 0
+    for piece in _STRING_OR_BRACKET.findall(text):
+        depth += (piece in ("[", "{")) - (piece in ("]", "}"))
+        if depth > MAX_DEPTH:
+            raise _BadCallError("too_deep")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise _BadCallError("repeated_key")
-    for key, value in pairs:
-        _check_unicode(key)
-        _check_value(value)
     return found
-
-
-def _check_value(value: Any) -> None:
-    """Check a text, or those of a list; objects were checked when they were made."""
-    for one in value if isinstance(value, list) else (value,):
-        if isinstance(one, str):
-            _check_unicode(one)
-        elif isinstance(one, list):
-            _check_value(one)
 
 
 def _integer(digits: str) -> int:
