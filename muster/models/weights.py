@@ -73,19 +73,15 @@ def _equal(one: tuple[Path, Tensor], other: tuple[Path, Tensor] | None) -> bool:
 def read_weights(model_dir: Path, only: Container[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and tensor of everything in the folder's safetensors files, or of the names in `only`, one at a time.
 
-    Raises MalformedError as `weights_in`, before the first, and for a file that is not safetensors.
+    Raises MalformedError as `weights_in`, before the first.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    files = dict.fromkeys(path for path, _ in weights_in(model_dir).values())
-    for path in files:
-        try:
-            with safe_open(path, framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 (not a dict)
-                    if only is None or name in only:
-                        yield name, tensors.get_tensor(name)
-        except SafetensorError as error:
-            raise MalformedError(f"{path} is not a safetensors file: {error}") from error
+    for path in dict.fromkeys(path for path, _ in weights_in(model_dir).values()):
+        with safe_open(path, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (not a dict)
+                if only is None or name in only:
+                    yield name, tensors.get_tensor(name)
 
 
 FINAL_NORM: Final = "model.norm.weight"

@@ -170,10 +170,10 @@ FOLDERS: Final[Mapping[str, Foreign]] = MappingProxyType(
             _without("model-00003-of-00003.safetensors"),
         ),
         "a download that broke off": Foreign(
-            _cut(PARTS[1], lambda data: data[:-1]), "does not lie in the file", _AGAIN, _again(PARTS[1])
+            _cut(PARTS[1], lambda data: data[:-1]), "deserializing header", _AGAIN, _again(PARTS[1])
         ),
         "bytes behind the last": Foreign(
-            _cut(PARTS[1], lambda data: data + b"more"), "belong to no tensor", _AGAIN, _again(PARTS[1])
+            _cut(PARTS[1], lambda data: data + b"more"), "not fully covered", _AGAIN, _again(PARTS[1])
         ),
         "a page instead of weights": Foreign(
             _write(PARTS[0], b"<html>Not found</html>"), "is not a safetensors file", _AGAIN, _again(PARTS[0])

@@ -148,12 +148,14 @@ ODD_HEADS: Final[Mapping[str, Odd]] = MappingProxyType(
         "an index with a key twice": Odd(in_parts, _twice, "does not say"),
         "an index that is none": Odd(in_parts, _add(INDEX, b"["), "does not say"),
         "a name twice": Odd(whole, _head(lambda entries: entries.append(entries[0])), "a key twice"),
-        "two names for the same bytes": Odd(whole, _head(_same_bytes), "does not lie in the file"),
-        "bytes of no tensor": Odd(whole, _head(lambda entries: entries.pop()), "belong to no tensor"),
-        "bytes after all": Odd(whole, _head(lambda entries: None, bytes(64)), "belong to no tensor"),
-        "another shape": Odd(whole, _head(lambda entries: entries[0][1].update(shape=[9])), "does not lie in the file"),
+        "two names for the same bytes": Odd(whole, _head(_same_bytes), "deserializing header"),
+        "bytes of no tensor": Odd(whole, _head(lambda entries: entries.pop()), "not fully covered"),
+        "bytes after all": Odd(whole, _head(lambda entries: None, bytes(64)), "not fully covered"),
+        "another shape": Odd(whole, _head(lambda entries: entries[0][1].update(shape=[9])), "deserializing header"),
         "a file cut off": Odd(
-            whole, lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-1]), "does not lie"
+            whole,
+            lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-1]),
+            "not fully covered",
         ),
         "no head": Odd(whole, _add(WEIGHTS, bytes(64)), "is not a safetensors file"),
         "a head beside a tied embedding": Odd(

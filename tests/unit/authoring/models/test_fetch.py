@@ -86,7 +86,7 @@ def cut_off(folder: Path) -> None:
     ("damage", "says"),
     [
         (pickled, "pickle, which runs its author's code"),
-        (cut_off, "does not lie in the file"),
+        (cut_off, "deserializing header"),
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
         (lambda folder: (folder / "chat_template.jinja").unlink(), "no chat template"),
