@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from muster.errors import ConfigError, UsageError
 from muster.models.safetensors import tensors_of
+from muster.runtime.documents import unique
 from muster.runtime.files import sha256_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ Two processes that read different ones would judge the same work differently."""
 SNAPSHOTS: Final = ("", "models--*/", "hub/models--*/")
 """Where Hugging Face's cache keeps the folders of one model, of all, and of all beside other things."""
 LFS_POINTER: Final = b"version https://git-lfs"
+
+MAX_CONFIG_BYTES: Final = 1 << 20
+MAX_BRACKETS: Final = 500
+"""Lists and objects of a configuration."""
 
 
 def checkpoint_problem(names: Iterable[str]) -> str:
@@ -93,15 +98,19 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def config_of(directory: Path) -> dict[str, Any]:
-    """Return config.json of a checkpoint. Raises ConfigError when it cannot be read, or is no object."""
-    path = directory / "config.json"
+def config_of(directory: Path, name: str = "config.json") -> dict[str, Any]:
+    """Return a file of a checkpoint's configuration. Raises ConfigError when it cannot be read, or is no object."""
+    path = directory / name
     try:
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES)  # a longer one is no JSON
+        if data.count(b"[") + data.count(b"{") > MAX_BRACKETS:  # json fails on deep ones, in C
+            raise ValueError("it nests or lists too much")
+        config = json.loads(data, object_pairs_hook=unique)
+        if not isinstance(config, dict):
+            raise ValueError("it is no object of JSON")
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", hint="muster model init") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{path} is no object of JSON", hint="muster model init")
     return config
 
 

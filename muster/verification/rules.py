@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -70,7 +70,7 @@ class ModelFacts:
         Raises ConfigError when it is none, or names no end token, or one that is no token.
         """
         more = model_dir / "generation_config.json"
-        found: list[object] = []
+        found: list[Any] = []
         try:
             config = json.loads((model_dir / "config.json").read_bytes())
             for one in (config, json.loads(more.read_bytes()) if more.exists() else {}):
@@ -79,10 +79,9 @@ class ModelFacts:
             vocabulary = int(config["vocab_size"])
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{model_dir / 'config.json'} names no vocab_size or eos_token_id: {error}") from error
-        stops = frozenset(one for one in found if type(one) is int and 0 <= one < vocabulary)
-        if not stops or not all(type(one) is int and one in stops for one in found):
+        if not found or not all(type(one) is int and 0 <= one < vocabulary for one in found):
             raise ConfigError(f"an eos_token_id of {str(sorted(map(str, found)))[:200]} in {model_dir}")
-        return cls(vocabulary, stops)
+        return cls(vocabulary, frozenset(found))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ list, and nothing else. Nothing here starts an engine: it reads configuration, t
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -20,11 +19,10 @@ import numpy as np
 from muster.authoring.models.template import check_bound
 from muster.environments.task import ask
 from muster.errors import ConfigError, MalformedError
-from muster.models.files import check_place, load_tokenizer
+from muster.models.files import check_place, config_of, load_tokenizer
 from muster.models.safetensors import pieces_of
 from muster.models.weights import check_scale, weights_in
 from muster.protocol.prompts import chat_template, end_token, prompt_text, prompt_tokens
-from muster.runtime.documents import unique
 from muster.verification.rules import ModelFacts
 
 if TYPE_CHECKING:
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
 DTYPES: Final = MappingProxyType({"F32": ("<u4", 0x7F800000), "BF16": ("<u2", 0x7F80), "F16": ("<u2", 0x7C00)})
 """What weights may be, by safetensors' names: how to read them, and the bits that NaN and infinity set."""
 
-MAX_CONFIG_BYTES: Final = 1 << 20
-MAX_BRACKETS: Final = 500
-"""Lists and objects of a configuration."""
 LIMITS: Final = MappingProxyType(
     {"num_hidden_layers": 512, "hidden_size": 1 << 16, "intermediate_size": 1 << 20, "vocab_size": 1 << 21}
     | {"max_position_embeddings": 1 << 24}
@@ -147,19 +142,9 @@ def check_checkpoint(directory: Path, temperature: float = 1.0) -> None:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return config.json of a folder. Raises ConfigError where it is none, or names sizes that no model has."""
-    path = directory / "config.json"
-    try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes")
-        data = path.read_bytes()
-        if data.count(b"[") + data.count(b"{") > MAX_BRACKETS:  # json fails on deep ones, in C
-            raise ConfigError(f"{path} cannot be read: it nests or lists too much")
-        raw = json.loads(data, object_pairs_hook=unique)
-        numbers = [value for value in raw.values() if isinstance(value, int | float)]
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {error!r}", hint="muster model init") from error
-    if not all(abs(number) < 1 << 31 for number in numbers):  # NaN is not less
+    """Return config.json of a folder. Raises ConfigError where it is none, or names numbers that no model has."""
+    raw, path = config_of(directory), directory / "config.json"
+    if not all(abs(one) < 1 << 31 for one in raw.values() if isinstance(one, int | float)):  # NaN is not less
         raise ConfigError(f"{path} has a number that no model has")
     for name, most in LIMITS.items():
         size = raw.get(name)
@@ -203,7 +188,8 @@ def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
     free -= {"layer_types", "rms_norm_eps"} - usual.keys()  # which vLLM reads of some types that do not have them
     for name in {*raw, *found} - free:
         value, expected = found.get(name, raw.get(name)), usual.get(name, PLAIN.get(name))
-        if not _equal(value, expected) and (name in usual or value is not None):
+        is_other = (type(value) is bool, value) != (type(expected) is bool, expected)
+        if is_other and (name in usual or value is not None):
             reason = "not all programs of a run compute alike" if name in usual else f"{kind} does not have"
             raise ConfigError(f"config.json sets {name[:80]} to {str(value)[:80]}, which {reason}")
     _check_numbers(found, kind)
@@ -211,11 +197,6 @@ def check_config(directory: Path, raw: dict[str, Any]) -> PretrainedConfig:
     if "layer_types" not in FAMILIES[kind] and set(found.get("layer_types") or ()) - {"full_attention"}:
         raise ConfigError(f"config.json gives some layers of {kind} another attention than the rest")
     return config
-
-
-def _equal(value: object, expected: object) -> bool:
-    """Return whether two values of JSON are equal, where true is no 1."""
-    return isinstance(value, bool) == isinstance(expected, bool) and value == expected
 
 
 def _check_numbers(found: dict[str, Any], kind: str) -> None:
