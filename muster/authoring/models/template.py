@@ -7,26 +7,25 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import lru_cache
-from itertools import product
-from typing import Any, Final
+from typing import Final
 
-from muster.errors import ConfigError
-from muster.protocol.prompts import DAY, MAX_TEMPLATE, refusals
+from muster.environments.task import ask
+from muster.errors import ConfigError, MalformedError
+from muster.protocol.prompts import prompt_text
 from muster.runtime.module_command import module_command
 from muster.sandbox.walls import set_limit
 
-CPU_SECONDS: Final = 3
+CPU_SECONDS: Final = 1
 WALL_SECONDS: Final = 60.0
 MEMORY: Final = 1 << 30
 """Address space in bytes, with what is imported."""
 MAX_TEXT: Final = 1 << 20
 """Longest prompt with QUESTION, in characters."""
-QUESTION: Final = "What is 2 + 3? " * 100
+QUESTION: Final = ask("What is 2 + 3? " * 100)
 """Long enough that a template takes too much if its time grows with more than the square of a text."""
-FUNCTION: Final = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
-TOOLS: Final[tuple[Any, ...]] = (None, [{"type": "function", "function": FUNCTION}])
-SPECIAL: Final = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "<s>")
+TOOL: Final = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"properties": {}}}}
 
 
 @lru_cache
@@ -35,7 +34,9 @@ def check_bound(template: str) -> None:
     command = module_command("muster.authoring.models.template")
     most = f"{CPU_SECONDS} s, {MEMORY >> 30} GiB or {MAX_TEXT} characters"
     try:
-        subprocess.run(command, input=template.encode(), capture_output=True, timeout=WALL_SECONDS, check=True)
+        subprocess.run(
+            command, input=template.encode(errors="replace"), capture_output=True, timeout=WALL_SECONDS, check=True
+        )
     except subprocess.SubprocessError as error:
         hint = "take the template of the model's maker"
         raise ConfigError(f"the chat template takes over {most} for a short prompt", hint=hint) from error
@@ -43,23 +44,17 @@ def check_bound(template: str) -> None:
 
 def render_within(template: str) -> None:
     """Render a template in this process, which limits itself first. Raises MemoryError for what takes too much."""
-    from transformers.utils.chat_template_utils import render_jinja_template
+    from transformers import PreTrainedTokenizerBase
 
+    tokenizer = PreTrainedTokenizerBase(chat_template=template, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     set_limit(resource.RLIMIT_CORE, 0)
     set_limit(resource.RLIMIT_AS, MEMORY)
     set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time()) + CPU_SECONDS)
-    messages = [{"role": "user", "content": QUESTION}]
-    for tools, thinks in product(TOOLS, (True, False)):
-        more: dict[str, Any] = SPECIAL | {"enable_thinking": thinks, "thinking_budget": 8, "strftime_now": DAY.strftime}
-        try:
-            texts, _ = render_jinja_template(
-                [messages], tools, chat_template=template, add_generation_prompt=True, **more
-            )
-        except refusals():  # `prompt_text` says why
-            continue
-        if len(texts[0]) > MAX_TEXT:
-            raise MemoryError(f"a prompt of {len(texts[0])} characters")
+    for tools in ([], [TOOL]):
+        with suppress(MalformedError):  # the door says why
+            if len(prompt_text(tokenizer, QUESTION, 8, thinks=not tools, tools=tools)) > MAX_TEXT:
+                raise MemoryError
 
 
 if __name__ == "__main__":
-    render_within(sys.stdin.buffer.read(4 * MAX_TEMPLATE).decode())
+    render_within(sys.stdin.buffer.read().decode())

@@ -148,7 +148,7 @@ def test_settings_that_a_program_may_read_are_refused_or_taken(tmp_path: Path, k
     write_family(tmp_path / "model", kind, **KINDS[kind])
     written = json.loads((tmp_path / "model/config.json").read_text())
     for name in settings_read(kind):
-        for value in other_values(written.get(name))[::2]:
+        for value in other_values(written.get(name))[::4]:
             edit(tmp_path / "model", **{**written, name: value})
             try:
                 config = check_config(tmp_path / "model", read_config(tmp_path / "model"))
@@ -216,12 +216,9 @@ def test_a_tokenizer_with_tokens_beyond_the_embedding_is_refused(folder: Path) -
     ("template", "says"),
     [
         ("{% for m in messages %}{{ m.content[0].text }}{% endfor %}", "content in parts"),
-        ("{% for m in messages %}{{ 1 + m.content }}{% endfor %}", "chat template refuses"),
-        ("{% for i in range(10**9) %}{% endfor %}", "chat template refuses"),
-        ("{{ 1 // 0 }}", "chat template refuses"),
-        (f"{ENDLESS}{ENDLESS}{{% endfor %}}{{% endfor %}}", "takes over 3 s"),
-        ("{{ 'a' * 10**10 }}", "takes over 3 s, 1 GiB"),
-        ("{{ messages[0].content * 2000 }}", "or 1048576 characters"),
+        (f"{ENDLESS}{ENDLESS}{{% endfor %}}{{% endfor %}}", "takes over 1 s"),
+        pytest.param("{{ 'a' * 10**10 }}", "takes over 1 s, 1 GiB", marks=pytest.mark.slow),
+        pytest.param("{{ messages[0].content * 2000 }}", "or 1048576 characters", marks=pytest.mark.slow),
         ("x" * 10_000_000, "template of 10000000 characters"),
     ],
 )
@@ -248,9 +245,13 @@ def test_template_receives_the_thinking_flag(folder: Path) -> None:
     assert prompt_text(tokenizer, ask("2"), 8, thinks=False).endswith("False")
 
 
-def test_a_template_that_raises_is_malformed(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 1 + messages[0].content }}", "{{ 1 // 0 }}", "{% for i in range(10**9) %}{% endfor %}"],
+)
+def test_a_template_that_raises_is_malformed(folder: Path, template: str) -> None:
     tokenizer = load_tokenizer(folder)
-    tokenizer.chat_template = "{{ 1 + messages[0].content }}"
+    tokenizer.chat_template = template
     with pytest.raises(MalformedError, match="refuses task"):
         prompt_text(tokenizer, ask("2"), 8)
 
