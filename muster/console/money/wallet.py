@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -74,10 +75,9 @@ async def show(
 ) -> None:
     """Show addresses and what they hold. Needs no password."""
     paths = [wallet_path(wallet)] if wallet else sorted(wallet_folder().glob("*.json"))
-    rows = [
-        {"wallet": path.stem, "address": _shown_address(path, alone=bool(wallet)), "keystore": str(path)}
-        for path in paths
-    ]
+    if wallet:
+        named_address(paths[0])  # raises for what is no keystore
+    rows = [{"wallet": path.stem, "address": _shown_address(path), "keystore": str(path)} for path in paths]
     if rows:
         try:
             rows = await _with_balances(session, rows)
@@ -169,14 +169,10 @@ async def _with_balances(session: Session, rows: list[dict]) -> list[dict]:
     return rows
 
 
-def _shown_address(path: Path, *, alone: bool) -> str:
-    """Return the address that a keystore names, or UNKNOWN. Raises ConfigError for another file that is shown alone."""
-    try:
+def _shown_address(path: Path) -> str:
+    with suppress(ConfigError):
         return named_address(path) or UNKNOWN
-    except ConfigError:
-        if alone:
-            raise
-        return UNKNOWN
+    return UNKNOWN
 
 
 async def address_of(session: Session, node: str | None) -> str:
