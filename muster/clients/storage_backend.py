@@ -200,12 +200,10 @@ def _explain_s3(error: Exception, what: str, url: str) -> StorageError:
     elif code in _UNKNOWN or status in _UNKNOWN or (method == "POST" and status.startswith("4")):
         operation = _OPERATIONS.get(method, method)
         return UnsupportedError(f"{what}: {url} has no {operation}: it answers {code or status}", hint=OTHER_STORE)
-    elif status.startswith("4"):
-        reason = f"the storage refuses it ({code or status}): {_first_line(error)}"
-        return StorageError(f"{what} in {url}: {reason}", hint="the storage is up: look its code up in its manual")
     else:
-        reason = _first_line(error)
-        return StorageError(f"{what} in {url}: {reason}", hint="check AWS_ENDPOINT_URL; is the storage up?")
+        reason = f"{code} {_first_line(error)}".lstrip()
+        refused = status.startswith("4") and "the storage is up: look its code up in its manual"
+        return StorageError(f"{what} in {url}: {reason}", hint=refused or "check AWS_ENDPOINT_URL; is the storage up?")
     return StorageConfigError(f"{what} in {url}: {reason}", hint=hint)
 
 

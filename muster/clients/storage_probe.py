@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import obstore
@@ -45,9 +45,9 @@ async def probe(url: str, clock: Callable[[], float] = time.time) -> float:
     store, folder = open_backend(url)
     key = f"{_KIND}/{secrets.token_hex(16)}"
     try:
-        missing = await _create(store, url, key)
+        await _create(store, url, key)
         try:
-            skew, faults = await _try_out(store, url, key, clock, missing)
+            skew, faults = await _try_out(store, url, key, clock)
         except BaseException:
             # Report what failed first: a store that fails may fail to delete, too.
             with contextlib.suppress(StorageError, FileNotFoundError):
@@ -62,32 +62,30 @@ async def probe(url: str, clock: Callable[[], float] = time.time) -> float:
     return skew if abs(skew) > MAX_SKEW_SECONDS else 0.0
 
 
-async def _create(store: ObjectStore, url: str, key: str) -> str:
-    """Write the file; return in words what the store lacks for that, empty if nothing."""
+async def _create(store: ObjectStore, url: str, key: str) -> None:
     try:
         await answer(create(store, key, _FIRST), "cannot create a file (If-None-Match: *)", url, may_exist=True)
     except CREATED as error:
         fault = "create: it says that a file exists which does not"
         raise StorageConfigError(f"{url} cannot be trusted with files: {fault}", hint=OTHER_STORE) from error
-    except UnsupportedError as error:
+    except UnsupportedError:  # `_create_again` says so
         await answer(obstore.put_async(store, key, _FIRST, mode="overwrite"), "cannot write a file", url)
-        return str(error)
-    return ""
 
 
-async def _try_out(
-    store: ObjectStore, url: str, key: str, clock: Callable[[], float], missing: str
-) -> tuple[float, list[str]]:
+async def _try_out(store: ObjectStore, url: str, key: str, clock: Callable[[], float]) -> tuple[float, list[str]]:
     """Return the skew of the clocks and a sentence for every operation that is broken. A fault does not hide others."""
     head = await answer(obstore.head_async(store, key), "cannot look for what was just written", url)
     skew = head["last_modified"].timestamp() - clock()  # the store stamps a file with its own time
-    faults = [
-        missing or await _create_again(store, url, key),
-        await _read_range(store, url, key),
-        await _list(store, url, key),
-        await _delete(store, url, key),
-    ]
+    faults = [await _fault(step(store, url, key)) for step in (_create_again, _read_range, _list, _delete)]
     return skew, [fault for fault in faults if fault]
+
+
+async def _fault(step: Awaitable[str]) -> str:
+    """Return the fault that a step finds, or what the store lacks for it; empty for none."""
+    try:
+        return await step
+    except UnsupportedError as error:
+        return str(error)
 
 
 async def _create_again(store: ObjectStore, url: str, key: str) -> str:
@@ -125,11 +123,9 @@ async def _list(store: ObjectStore, url: str, key: str) -> str:
 
 
 async def _delete(store: ObjectStore, url: str, key: str) -> str:
+    await answer(obstore.delete_async(store, key), "cannot delete", url)
     try:
-        await answer(obstore.delete_async(store, key), "cannot delete", url)
         await answer(obstore.head_async(store, key), "cannot look for what was just deleted", url, may_lack=True)
     except FileNotFoundError:
         return ""
-    except UnsupportedError as error:
-        return str(error)
     return "delete: what was just deleted is still there"
