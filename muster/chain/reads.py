@@ -210,8 +210,6 @@ class ChainReader:
             try:
                 found += await self.events_within(kinds, first, until)
             except (RpcError, OversizedError) as error:
-                if isinstance(error, RpcError) and error.kind == "behind":
-                    raise behind(error.reason) from error
                 if until == first:
                     raise ChainError(f"logs of block {first}: {error}") from error
                 self.log_span.refuse(until - first + 1)
@@ -237,7 +235,7 @@ class ChainReader:
                 [("eth_getBlockByNumber", [hex(last), False]), ("eth_getLogs", [question])]
             )
         except RpcError as error:
-            if error.beside[:1] == [None]:  # whatever it says of the logs
+            if error.kind == "behind" or error.beside[:1] == [None]:  # whatever it says of the logs
                 raise behind(f"it does not know block {last}") from error
             raise
         if (end := block_in(answer, last)) is None:

@@ -76,9 +76,9 @@ class TxSender:
         self._lock = asyncio.Lock()
         self._pending_done = False
         self._seen = 0
-        self._data_price = 0
-        """Wei that the data of the last transaction took, for a unit of its gas."""
         """The count of transactions after the last that was seen mined."""
+        self._data_price = 0
+        """Wei that the data of the last transaction took on layer 1, for a unit of its gas."""
         self._log = logger("chain")
         self._warnings = Repeats(WARN_SECONDS)
 
@@ -399,7 +399,7 @@ class TxSender:
         receipt = next((one for one in receipts if isinstance(one, dict) and one.get("blockNumber")), None)
         if receipt is not None:
             mined = mined_from(receipt, sent.gas)
-            self._data_price = -(-mined.data_fee // max(1, mined.gas_used))
+            self._data_price = int(receipt.get("l1Fee") or "0x0", 16) // max(1, mined.gas_used)  # of an OP chain
             return mined
         if failed is not None:
             raise failed

@@ -145,8 +145,6 @@ class Mined:
     contract: str | None
     """Address of the contract it created."""
     logs: list[dict[str, Any]]
-    data_fee: int = 0
-    """Wei that its data took on layer 1; 0 but on OP chains."""
 
 
 @dataclass(frozen=True)
@@ -167,5 +165,4 @@ def mined_from(receipt: Mapping[str, Any], gas: int) -> Mined:
         gas=gas,
         contract=receipt.get("contractAddress"),
         logs=list(receipt["logs"]),
-        data_fee=int(receipt.get("l1Fee") or "0x0", 16),
     )

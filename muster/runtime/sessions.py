@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from sqlalchemy import Engine
 
 from muster.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sqlalchemy import Engine
 
 
 def check_sessions(engine: Engine) -> None:

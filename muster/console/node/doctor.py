@@ -27,7 +27,6 @@ from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
 from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ConfigError, MusterError, UsageError
 from muster.runtime.processor import read_features
-from muster.runtime.sessions import check_sessions
 from muster.settings.schema import Matmul
 from muster.verification.devices import check_device, served_profiles
 
@@ -319,6 +318,8 @@ def _try_database(text: str) -> str:
     """Return a database's URL without its password. Raises ValueError and OSError where it cannot be opened."""
     from sqlalchemy import create_engine, make_url
     from sqlalchemy.exc import SQLAlchemyError
+
+    from muster.runtime.sessions import check_sessions
 
     try:
         url = make_url(text)

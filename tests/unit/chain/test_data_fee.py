@@ -9,7 +9,6 @@ import pytest
 from muster.chain.connection import Web3
 from muster.chain.gas import COMMITMENT_GAS
 from muster.chain.provider import RpcError
-from muster.chain.types import mined_from
 
 REVERTED = RpcError("eth_call", {"code": 3, "message": "execution reverted", "data": "0x"})
 FAILED = RpcError("eth_gasPrice", {"code": -32603, "message": "internal error"})
@@ -51,10 +50,3 @@ async def test_price_of_gas_has_its_part_of_the_data_fee(fee: Any, price: int) -
 async def test_price_that_is_an_error_is_one() -> None:
     with pytest.raises(RpcError, match="internal error"):
         await Web3(cast(Any, Endpoint(FAILED, "0x"))).gas_price()
-
-
-def test_receipt_tells_the_data_fee() -> None:
-    receipt = {"transactionHash": "0x01", "blockNumber": "0x1", "status": "0x1", "gasUsed": "0x2", "logs": []}
-    assert mined_from(receipt, 9).data_fee == 0
-    assert mined_from(receipt | {"l1Fee": "0x10"}, 9).data_fee == 16
-    assert mined_from(receipt | {"l1Fee": None}, 9).data_fee == 0
