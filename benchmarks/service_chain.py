@@ -59,6 +59,8 @@ class SyntheticEndpoint:
     async def batch(self, requests: Sequence[tuple[str, list[Any]]]) -> list[Any]:
         return [self._answer(method, params[0]) for method, params in requests]
 
+    answers = batch
+
     async def request(self, method: str, *params: Any) -> Any:
         return self._answer(method, params[0])
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from muster.chain.gas import COMMITMENT_GAS
-from muster.chain.provider import BoundedProvider, RpcError, data, quantity
+from muster.chain.provider import BoundedProvider, RpcError, data, quantity, results
 from muster.errors import UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings
 from muster.settings.sources import mask
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from web3.eth import AsyncEth
 
 
-DATA_BYTES: Final = 500
-"""More than a signed commitment has."""
-_DATA_FEE: Final = {"to": "0x420000000000000000000000000000000000000F", "data": f"0xf1c7a58b{DATA_BYTES:064x}"}
-"""`getL1FeeUpperBound` of an OP chain's GasPriceOracle: the wei that so many bytes take on layer 1."""
+_DATA_FEE: Final = {"to": "0x420000000000000000000000000000000000000F", "data": f"0xf1c7a58b{500:064x}"}
+"""`getL1FeeUpperBound` of an OP chain's GasPriceOracle: wei for 500 bytes on layer 1. A commitment has fewer."""
 
 
 class Web3:
@@ -56,11 +54,9 @@ class Web3:
 
         Raises RpcError and MalformedError.
         """
-        try:
-            price, fee = await self.provider.batch([("eth_gasPrice", []), ("eth_call", [_DATA_FEE, "latest"])])
-        except RpcError:  # at that address other chains have no code as a rule, and may have any
-            return quantity(await self.provider.request("eth_gasPrice"))
-        return quantity(price) - (-int.from_bytes(data(fee)[:32], "big") // COMMITMENT_GAS)
+        price, fee = await self.provider.answers([("eth_gasPrice", []), ("eth_call", [_DATA_FEE, "latest"])])
+        fee = b"" if isinstance(fee, RpcError) else data(fee)  # at that address other chains may have any code
+        return quantity(*results([price])) + int.from_bytes(fee[:32], "big") // COMMITMENT_GAS
 
     async def in_one_trip(self, *requests: Awaitable[Any]) -> list[Any]:
         """Return the results of several requests of `eth`, made in one round trip, or in none for no request."""

@@ -90,8 +90,6 @@ class RpcError(ChainError):
         code, detail = parts.get("code"), parts.get("data")
         self.reason = str(parts.get("message", ""))
         self.data = revert_data(detail)
-        self.beside: list[Any] = []
-        """Of a batch: its results, and errors in the place of those that are none."""
         self.kind = error_kind(code if isinstance(code, int) else 0, f"{self.reason} {detail or ''}", self.data)
         super().__init__(f"{method}: {self.reason}")
 
@@ -132,19 +130,17 @@ class BoundedProvider:
     async def request(self, method: str, *params: Any, attempts: int = ATTEMPTS) -> Any:
         """Return the result of one call. Raises RpcError or UnreachableError."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        return _result(method, await self.exchange(body, attempts))
+        return results([_answer(method, await self.exchange(body, attempts))])[0]
 
     async def batch(self, requests: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
-        """Return the results of (method, parameters) in order, MAX_BATCH to a round trip.
+        """Return the results of (method, parameters) in order, MAX_BATCH to a round trip. Raises as `request`."""
+        return results(await self.answers(requests))
 
-        Raises as `request`. The first error brings what came `beside` it: that may say more.
-        """
+    async def answers(self, requests: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
+        """Return the same, and each RpcError in its place: what came beside it may say more."""
         found: list[Any] = []
         for start in range(0, len(requests), MAX_BATCH):
             found += await self._batch(requests[start : start + MAX_BATCH])
-        if error := next((one for one in found if isinstance(one, RpcError)), None):
-            error.beside = found
-            raise error
         return found
 
     async def _batch(self, requests: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
@@ -157,7 +153,7 @@ class BoundedProvider:
             answers = [answers]  # a server may answer a batch it cannot take with one error
         by_id = {answer.get("id"): answer for answer in answers if isinstance(answer, dict)}
         if set(by_id) != set(range(len(requests))):
-            _result("batch", answers[0] if answers else None)
+            results([_answer("batch", answers[0] if answers else None)])
             raise MalformedError(f"{mask(self.url)} answered {len(by_id)} of {len(requests)} calls of a batch")
         return [_answer(method, by_id[number]) for number, (method, _) in enumerate(requests)]
 
@@ -219,11 +215,12 @@ def data(answer: Any) -> bytes:
         raise MalformedError(f"the endpoint answers {str(answer)[:80]!r} instead of bytes in hex") from error
 
 
-def _result(method: str, answer: Any) -> Any:
-    found = _answer(method, answer)
-    if isinstance(found, RpcError):
-        raise found
-    return found
+def results(answers: list[Any]) -> list[Any]:
+    """Return the answers of a batch. Raises the first RpcError among them."""
+    for one in answers:
+        if isinstance(one, RpcError):
+            raise one
+    return answers
 
 
 def _answer(method: str, answer: Any) -> Any:

@@ -15,7 +15,7 @@ from muster.chain.blocks import NEAR, RecentBlocks, Which, behind, block_in, eve
 from muster.chain.connection import Web3
 from muster.chain.error_messages import decode_revert
 from muster.chain.gas import GasBalance
-from muster.chain.provider import OversizedError, RpcError
+from muster.chain.provider import OversizedError, RpcError, results
 from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
 from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.abi import CONTRACTS
@@ -230,14 +230,11 @@ class ChainReader:
             "address": sorted({getattr(self.addresses, kind.ABI.contract) for kind in kinds}),
             "topics": [sorted({"0x" + kind.ABI.topic.hex() for kind in kinds})],
         }
-        try:
-            answer, logs = await self.web3.provider.batch(
-                [("eth_getBlockByNumber", [hex(last), False]), ("eth_getLogs", [question])]
-            )
-        except RpcError as error:
-            if error.kind == "behind" or error.beside[:1] == [None]:  # whatever it says of the logs
-                raise behind(f"it does not know block {last}") from error
-            raise
+        answers = await self.web3.provider.answers(
+            [("eth_getBlockByNumber", [hex(last), False]), ("eth_getLogs", [question])]
+        )
+        lacks = answers[0] is None or any(isinstance(one, RpcError) and one.kind == "behind" for one in answers)
+        answer, logs = (None, []) if lacks else results(answers)
         if (end := block_in(answer, last)) is None:
             raise behind(f"it does not know block {last}")
         found = events_in(logs, self.addresses, first, end)

@@ -21,7 +21,7 @@ from muster.chain.connection import Web3
 from muster.chain.error_messages import decode_revert
 from muster.chain.gas import GasBalance, price_of, refill
 from muster.chain.keys import Signer
-from muster.chain.provider import RpcError
+from muster.chain.provider import RpcError, results
 from muster.chain.tx_journal import Sent, TxJournal
 from muster.chain.types import Fees, Mined, TxRequest, mined_from
 from muster.constants import TOKEN
@@ -384,26 +384,20 @@ class TxSender:
 
     async def _look(self, sent: Sent) -> Mined | bool:
         """Return the form of it that was mined; else whether its nonce is used and no server knows any form."""
-        failed: RpcError | None = None
-        try:
-            count, *answers = await self.web3.provider.batch(
-                [
-                    ("eth_getTransactionCount", [self.signer.address, "latest"]),
-                    *(("eth_getTransactionReceipt", [value]) for value in sent.hashes),
-                    *(("eth_getTransactionByHash", [value]) for value in sent.hashes),
-                ]
-            )
-        except RpcError as error:
-            failed, (count, *answers) = error, error.beside or [None]
-        receipts, known = answers[: len(sent.hashes)], answers[len(sent.hashes) :]
+        answers = await self.web3.provider.answers(
+            [
+                ("eth_getTransactionCount", [self.signer.address, "latest"]),
+                *(("eth_getTransactionReceipt", [value]) for value in sent.hashes),
+                *(("eth_getTransactionByHash", [value]) for value in sent.hashes),
+            ]
+        )
+        receipts, known = answers[1 : 1 + len(sent.hashes)], answers[1 + len(sent.hashes) :]
         receipt = next((one for one in receipts if isinstance(one, dict) and one.get("blockNumber")), None)
-        if receipt is not None:
-            mined = mined_from(receipt, sent.gas)
-            self._data_price = int(receipt.get("l1Fee") or "0x0", 16) // max(1, mined.gas_used)  # of an OP chain
-            return mined
-        if failed is not None:
-            raise failed
-        return int(count, 16) > sent.nonce and not any(known)
+        if receipt is None:
+            return int(results(answers)[0], 16) > sent.nonce and not any(known)
+        mined = mined_from(receipt, sent.gas)
+        self._data_price = int(receipt.get("l1Fee") or "0x0", 16) // max(1, mined.gas_used)  # of an OP chain
+        return mined
 
     # Why it failed
 

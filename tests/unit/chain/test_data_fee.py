@@ -16,19 +16,12 @@ FAILED = RpcError("eth_gasPrice", {"code": -32603, "message": "internal error"})
 
 class Endpoint:
     def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
+        self._answers = list(answers)
         self.asked: list[Any] = []
 
-    async def batch(self, requests: list[Any]) -> list[Any]:
+    async def answers(self, requests: list[Any]) -> list[Any]:
         self.asked = requests
-        for error in (one for one in self.answers if isinstance(one, RpcError)):
-            raise error
-        return self.answers
-
-    async def request(self, _: str) -> Any:
-        if isinstance(self.answers[0], RpcError):
-            raise self.answers[0]
-        return self.answers[0]
+        return self._answers
 
 
 @pytest.mark.parametrize(
@@ -37,7 +30,7 @@ class Endpoint:
         ("0x", 10),  # no contract
         ("0x" + f"{0:064x}", 10),
         ("0x" + f"{7 * COMMITMENT_GAS:064x}", 17),
-        ("0x" + f"{7 * COMMITMENT_GAS + 1:064x}", 18),
+        ("0x" + f"{7 * COMMITMENT_GAS + 1:064x}", 17),
         (REVERTED, 10),  # another contract
     ],
 )

@@ -131,18 +131,19 @@ async def test_receipt_counts_beside_another_answer_that_is_an_error() -> None:
         "logs": [],
     }
 
-    async def batch(_: object) -> None:
-        raise failed
+    answers: list[Any] = ["0x1", receipt, failed]
+
+    async def answer(_: object) -> list[Any]:
+        return answers
 
     sender = SimpleNamespace(
-        web3=SimpleNamespace(provider=SimpleNamespace(batch=batch)), signer=SimpleNamespace(address="0x")
+        web3=SimpleNamespace(provider=SimpleNamespace(answers=answer)), signer=SimpleNamespace(address="0x")
     )
     sent = SimpleNamespace(hashes=(b"1",), gas=30_000, nonce=0)
-    failed.beside = ["0x1", receipt, failed]
     mined = await TxSender._look(cast(Any, sender), cast(Any, sent))  # noqa: SLF001
     assert (cast(Any, mined).block, cast(Any, mined).ok) == (7, True)
     assert cast(Any, sender)._data_price == 3, "what its data took on layer 1"  # noqa: SLF001
-    for beside in ([], ["0x1", None, failed], [failed, None, None]):
-        failed.beside = beside
+    for others in (["0x1", None, failed], [failed, None, None]):
+        answers[:] = others
         with pytest.raises(RpcError, match="internal error"):
             await TxSender._look(cast(Any, sender), cast(Any, sent))  # noqa: SLF001
