@@ -184,7 +184,8 @@ def load_keystore(path: Path, password: str) -> Signer:
             ) from None
         raise _not_a_keystore(path) from None
     signer = Signer.from_key(key.rjust(KEY_BYTES, b"\0"))  # some programs leave out leading zeros, and the MAC fits
-    if (named := named_address(path)) not in (None, signer.address):
+    named = document.get("address")
+    if named and _checksummed(named) != signer.address:
         hint = f"restore it from a backup; if it is {signer.address} that you mean, correct the address in the file"
         raise ConfigError(f"{path} names {named}, and has the key of {signer.address}", hint=hint)
     return signer
@@ -192,20 +193,15 @@ def load_keystore(path: Path, password: str) -> Signer:
 
 def read_address(path: Path) -> str:
     """Return the address that a keystore names, without decrypting it. Raises ConfigError where it names none."""
-    if (address := named_address(path)) is None:
+    if (address := _checksummed(_document(path).get("address"))) is None:
         hint = f'add "address": "0x…" to it, as `cast wallet address --keystore {path}` prints it'
         raise ConfigError(f"{path} does not name its address", hint=hint)
     return address
 
 
-def named_address(path: Path) -> str | None:
-    """Return the address that a keystore names, or None. Raises ConfigError for what is no keystore."""
-    named = _document(path).get("address") or ""
-    if not named:
-        return None
-    if not is_address(full := f"0x{str(named).removeprefix('0x')}"):
-        raise _not_a_keystore(path)
-    return to_checksum_address(full)
+def _checksummed(named: object) -> str | None:
+    address = f"0x{str(named).removeprefix('0x')}"
+    return to_checksum_address(address) if is_address(address) else None
 
 
 def _document(path: Path) -> dict[str, Any]:

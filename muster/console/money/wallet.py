@@ -17,7 +17,8 @@ from muster.chain.keys import (
     ask_secret,
     create_keystore,
     import_keystore,
-    named_address,
+    no_keystore,
+    read_address,
     read_password,
     read_secret,
     refuse_existing,
@@ -75,8 +76,8 @@ async def show(
 ) -> None:
     """Show addresses and what they hold. Needs no password."""
     paths = [wallet_path(wallet)] if wallet else sorted(wallet_folder().glob("*.json"))
-    if wallet:
-        named_address(paths[0])  # raises for what is no keystore
+    if wallet and not paths[0].exists():
+        raise no_keystore(paths[0])
     rows = [{"wallet": path.stem, "address": _shown_address(path), "keystore": str(path)} for path in paths]
     if rows:
         try:
@@ -171,7 +172,7 @@ async def _with_balances(session: Session, rows: list[dict]) -> list[dict]:
 
 def _shown_address(path: Path) -> str:
     with suppress(ConfigError):
-        return named_address(path) or UNKNOWN
+        return read_address(path)
     return UNKNOWN
 
 
@@ -180,8 +181,10 @@ async def address_of(session: Session, node: str | None) -> str:
     if node is not None and is_address(node):
         return to_checksum_address(node)
     keys = session.settings.keys if node is None else wallet_keys(node)
-    named = None if keys.keystore is None else await asyncio.to_thread(named_address, keys.keystore)
-    return (await session.signer(node)).address if named is None else named
+    if keys.keystore is not None:
+        with suppress(ConfigError):
+            return await asyncio.to_thread(read_address, keys.keystore)
+    return (await session.signer(node)).address
 
 
 def new_password(password_file: Path | None) -> str:

@@ -28,7 +28,6 @@ from muster.chain.keys import (
     load_keystore,
     load_raw_key,
     load_signer,
-    named_address,
     read_address,
     read_password,
     read_secret,
@@ -183,7 +182,6 @@ def test_keystore_without_address_opens_and_names_none(tmp_path: Path) -> None:
     del document["address"]
     path = write_keystore(tmp_path / "cast.json", document)
     assert load_keystore(path, PASSWORD).address == ADDRESS
-    assert named_address(path) is None
     with pytest.raises(ConfigError, match="does not name its address") as caught:
         read_address(path)
     assert f"cast wallet address --keystore {path}" in caught.value.hint

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from eth_account import Account
 
-from muster.chain.keys import load_keystore, named_address
+from muster.chain.keys import load_keystore, read_address
 from muster.errors import ConfigError
 from muster.protocol.requests import host_as_sent, host_of
 from muster.runtime.printable import printable
@@ -21,7 +21,11 @@ def test_a_foreign_keystore_opens_or_says_what_helps(kind: str, tmp_path: Path) 
     keystore = KEYSTORES[kind]
     path = tmp_path / "keystore.json"
     path.write_text(json.dumps(keystore.document))
-    assert (named_address(path) or "").lower() == (keystore.shown or "").lower()
+    if keystore.shown is None:
+        with pytest.raises(ConfigError, match="does not name its address"):
+            read_address(path)
+    else:
+        assert read_address(path).lower() == keystore.shown.lower()
     if not keystore.says:
         assert load_keystore(path, keystore.password).address == Account.from_key(keystore.key).address
         return
