@@ -8,7 +8,8 @@ from typing import Final
 from muster.authoring.models.door import check_checkpoint
 from muster.authoring.tasks.counting import longest_prompt, refuse_cut
 from muster.errors import ConfigError
-from muster.models.files import context_of, model_hash, parameter_count, tokenizer_hash
+from muster.models.files import context_of, model_hash, tokenizer_hash
+from muster.models.weights import parameter_count
 from muster.protocol.terms import Terms, check_context
 from muster.tasksets.taskset import TaskSet
 from muster.verification.calibration import Calibration, check_calibration, parse_calibration, read_document

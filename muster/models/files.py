@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from muster.errors import ConfigError, UsageError
-from muster.models.safetensors import tensors_of
 from muster.runtime.documents import unique
 from muster.runtime.files import sha256_of
 
@@ -165,17 +163,6 @@ def model_hash(directory: Path) -> bytes:
 def tokenizer_hash(directory: Path) -> bytes:
     """SHA-256 over all that is not weights, `FIXED_FILES`: `Terms.tokenizer_hash`, the same at every step."""
     return _hash_files(directory, [directory / name for name in FIXED_FILES if (directory / name).is_file()])
-
-
-def parameter_count(directory: Path) -> int:
-    """Return the number of weights in a checkpoint folder. Raises ConfigError when it is none."""
-    if not (files := list(directory.glob("*.safetensors"))):
-        raise ConfigError(f"{directory} is no checkpoint folder", hint="muster model init")
-    try:
-        tensors = [one for path in files for one in tensors_of(path)]
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{directory} is no checkpoint folder: {error}", hint="muster model init") from error
-    return sum(math.prod(tensor.shape) for tensor in tensors)
 
 
 def _hash_files(directory: Path, files: list[Path]) -> bytes:

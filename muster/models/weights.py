@@ -55,6 +55,11 @@ def weights_in(folder: Path) -> dict[str, tuple[Path, Tensor]]:
     return found
 
 
+def parameter_count(folder: Path) -> int:
+    """Return the number of weights in a checkpoint folder. Raises MalformedError as `weights_in`."""
+    return sum(math.prod(tensor.shape) for _, tensor in weights_in(folder).values())
+
+
 def _json_value(path: Path, key: str) -> object:
     """Return the value of a key in a file of JSON; None where there is none, or the file cannot be read."""
     try:

@@ -60,7 +60,8 @@ def fetch(
     Weights in pickle, and models that need code of their own, are refused. A folder that is complete is left as it is.
     """
     from muster.authoring.models.fetch import fetch_model, licence_of
-    from muster.models.files import model_hash, parameter_count, tokenizer_hash
+    from muster.models.files import model_hash, tokenizer_hash
+    from muster.models.weights import parameter_count
 
     begun = time.monotonic()
     fetch_model(source, directory, cache, revision=revision, note=session.note)

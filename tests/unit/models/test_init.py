@@ -14,14 +14,13 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from muster.environments.scoring import Scorers
-from muster.errors import ConfigError
+from muster.errors import ConfigError, MalformedError
 from muster.models import init
 from muster.models.files import (
     INDEX,
     WEIGHTS,
     load_tokenizer,
     model_hash,
-    parameter_count,
     tokenizer_hash,
     vocabulary_of,
 )
@@ -36,7 +35,7 @@ from muster.models.init import (
     save_model,
     warm_up,
 )
-from muster.models.weights import FINAL_NORM, weights_in
+from muster.models.weights import FINAL_NORM, parameter_count, weights_in
 from muster.protocol.prompts import prompt_tokens
 from muster.protocol.turns.conversation import Conversations
 from muster.tasksets.taskset import TaskSet
@@ -285,19 +284,20 @@ def test_a_configuration_that_names_no_vocabulary_is_an_error(config: str, says:
         vocabulary_of(tmp_path)
 
 
-def test_weights_are_counted_over_all_files_and_none_is_no_model(tmp_path: Path) -> None:
+def test_weights_are_counted_and_none_is_no_model(tmp_path: Path) -> None:
     model = make_model(make_tokenizer(), SMALL, seed=0)
     save_model(model, make_tokenizer(), tmp_path / "model")
     expected = sum(one.numel() for one in model.parameters())
     assert parameter_count(tmp_path / "model") == expected, "the head is the embedding, and counts once"
     save_file({"a": torch.zeros(3, 5), "b": torch.tensor(1.0)}, tmp_path / "model" / "more.safetensors")
-    assert parameter_count(tmp_path / "model") == expected + 16
+    with pytest.raises(MalformedError, match="is none of a checkpoint"):
+        parameter_count(tmp_path / "model")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "config.json").write_text("{}")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "model.safetensors").write_bytes(b"no safetensors")
     for name in ("absent", "empty", "broken"):
-        with pytest.raises(ConfigError, match="is no checkpoint folder"):
+        with pytest.raises(MalformedError, match="safetensors"):
             parameter_count(tmp_path / name)
 
 

@@ -20,9 +20,9 @@ from muster.authoring.models.variants import (
     with_noise,
 )
 from muster.errors import ConfigError, MalformedError
-from muster.models.files import model_hash, parameter_count, tokenizer_hash
+from muster.models.files import model_hash, tokenizer_hash
 from muster.models.init import load_model, make_tokenizer, save_model
-from muster.models.weights import read_weights
+from muster.models.weights import parameter_count, read_weights
 from testbed.samples.models import SMALL, write_model
 
 IDS = torch.tensor([[3, 20, 21, 50, 33, 7]])
