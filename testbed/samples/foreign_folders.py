@@ -179,10 +179,12 @@ FOLDERS: Final[Mapping[str, Foreign]] = MappingProxyType(
             _write(PARTS[0], b"<html>Not found</html>"), "is not a safetensors file", _AGAIN, _again(PARTS[0])
         ),
         "an adapter alone": Foreign(_adapter, "is missing", "merge the adapter", _WEIGHTS_AGAIN),
-        "pickles alone": Foreign(_only("pytorch_model.bin"), "pickle", "version .* with safetensors", _WEIGHTS_AGAIN),
+        "pickles alone": Foreign(
+            _only("pytorch_model.bin"), "is missing", "version with safetensors: loading pickle", _WEIGHTS_AGAIN
+        ),
         "GGUF alone": Foreign(_only("model.gguf"), "is missing", "download what is missing", _WEIGHTS_AGAIN),
         "no configuration": Foreign(
-            _without("config.json"), "has no config.json", "download what is missing", _again("config.json")
+            _without("config.json"), "config.json is missing", "download what is missing", _again("config.json")
         ),
     }
 )

@@ -30,9 +30,12 @@ PAPERS: Final = re.compile(r"(LICEN[CS]E|NOTICE|README)([.-].*)?", re.IGNORECASE
 
 HUB_FILES: Final = (*FIXED_FILES, "*.safetensors", INDEX, "LICEN[CS]E*", "NOTICE*", "README*")
 
-
+HINTS: Final = {
+    "adapter_config.json": "merge the adapter into its model (peft: merge_and_unload)",
+    **dict.fromkeys(PICKLES, "take a version with safetensors: loading pickle runs its author's code"),
+}
+"""The next step for a folder without its weights, by how the name of a file in it ends."""
 AS_SAVED: Final = "take a folder as save_pretrained writes it: download what is missing, remove what is too much"
-
 
 Log = Callable[[str], None]
 
@@ -74,18 +77,11 @@ def files_of(source: Path) -> dict[str, Path]:
     """Return the files of a Hugging Face folder that a run needs, by name. Raises ConfigError for what it lacks."""
     check_place(source)
     present = {one.name: one for one in source.iterdir() if one.is_file()}
-    pickled = sorted(name for name in present if Path(name).suffix in PICKLES)
-    if pickled and not any(name.endswith(".safetensors") for name in present):
-        raise ConfigError(
-            f"{source} has its weights in {', '.join(pickled)}: pickle, which runs its author's code when it is loaded",
-            hint="take a version of the model with safetensors, or convert it on a machine that you can lose",
-        )
-    if "config.json" not in present:
-        raise ConfigError(f"{source} has no config.json", hint=AS_SAVED)
     weights = [name for name in present if name in (WEIGHTS, INDEX) or PART.fullmatch(name)]
-    if problem := checkpoint_problem(weights):
-        adapter = "adapter_config.json" in present and "merge the adapter into its model (peft: merge_and_unload)"
-        raise ConfigError(f"{source}: {problem}", hint=adapter or AS_SAVED)
+    problem = checkpoint_problem(weights) or ("" if "config.json" in present else "config.json is missing")
+    if problem:
+        hints = [hint for end, hint in HINTS.items() if any(name.endswith(end) for name in present) and not weights]
+        raise ConfigError(f"{source}: {problem}", hint=next(iter(hints), AS_SAVED))
     papers = [name for name in present if PAPERS.fullmatch(name)]
     return {name: present[name] for name in (*FIXED_FILES, *weights, *sorted(papers)) if name in present}
 

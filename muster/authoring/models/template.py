@@ -33,10 +33,9 @@ def check_bound(template: str) -> None:
     """Raise ConfigError for a chat template that takes much time, memory or text for a short prompt."""
     command = module_command("muster.authoring.models.template")
     most = f"{CPU_SECONDS} s, {MEMORY >> 30} GiB or {MAX_TEXT} characters"
+    data = template.encode(errors="replace")
     try:
-        subprocess.run(
-            command, input=template.encode(errors="replace"), capture_output=True, timeout=WALL_SECONDS, check=True
-        )
+        subprocess.run(command, input=data, capture_output=True, timeout=WALL_SECONDS, check=True)
     except subprocess.SubprocessError as error:
         hint = "take the template of the model's maker"
         raise ConfigError(f"the chat template takes over {most} for a short prompt", hint=hint) from error

@@ -306,11 +306,9 @@ async def database(session: Session) -> Check:
     try:
         async with asyncio.timeout(CHAIN_SECONDS):
             shown = await asyncio.to_thread(_try_database, session.settings.orchestrator.database_url)
-    except ConfigError as error:
-        return Check("database", "fail", str(error), error.hint)
-    except (ValueError, OSError, ImportError) as error:  # a time-out is an OSError
+    except (ValueError, OSError, ImportError, ConfigError) as error:  # a time-out is an OSError
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Check("database", "fail", reason, "check orchestrator.database_url")
+        return Check("database", "fail", reason, getattr(error, "hint", "check orchestrator.database_url"))
     return Check("database", "ok", shown)
 
 

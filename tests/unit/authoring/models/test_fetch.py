@@ -85,9 +85,9 @@ def cut_off(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (pickled, "pickle, which runs its author's code"),
+        (pickled, "model.safetensors is missing"),
         (cut_off, "deserializing header"),
-        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
         (lambda folder: (folder / "chat_template.jinja").unlink(), "no chat template"),
         (lambda folder: edit(folder, "config.json", quantization_config={}), "quantized"),
