@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from eth_account import Account
 from eth_account.messages import encode_typed_data
-from eth_keyfile import create_keyfile_json
+from eth_keyfile.keyfile import create_keyfile_json
 
 from muster.chain.keys import (
     Signer,
