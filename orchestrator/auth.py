@@ -168,7 +168,8 @@ class Gate:
     async def _not_a_member(self, request: Request, address: str, now: float) -> RefusedError:
         """Return what to say to a stranger, who may be a member that signed for another name of this host."""
         named = host_as_sent(request.headers.get("host", ""))
-        if named not in self._hosts and await self._member(self._recover(request, now, named)[0]) is not None:
+        signer, _ = self._recover(request, now, named)
+        if signer != address and (signer == self._queries.keys_now.trainer or await self._member(signer) is not None):
             return problems.signed_for_another(named, self._hosts[0])
         return problems.not_a_member(address, self._queries.run)
 

@@ -122,7 +122,7 @@ class NotificationHistory:
     until: dict[str, float] = field(default_factory=dict)
     fresh: bool = True
     """Whether nothing had ever been kept when this was loaded."""
-    _changed: bool = False
+    _saved: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path) -> NotificationHistory:
@@ -134,7 +134,7 @@ class NotificationHistory:
             return cls(path)
         except (OSError, ValueError, TypeError, AttributeError):
             return cls(path, fresh=False)
-        return cls(path, found, fresh=False)
+        return cls(path, found, fresh=False, _saved=dict(found))
 
     def has(self, key: str, now: float) -> bool:
         return self.until.get(key, 0) > now
@@ -144,19 +144,19 @@ class NotificationHistory:
         self.until[key] = until
         while len(self.until) > REMEMBERED:
             del self.until[next(iter(self.until))]
-        self._changed = True
 
     def remove(self, key: str) -> None:
-        self._changed |= self.until.pop(key, None) is not None
+        self.until.pop(key, None)
 
     def save(self) -> None:
         """Write the file if something has changed. A disk that does not take it is only logged."""
-        if self.path is None or not self._changed:
+        current = dict(self.until)
+        if self.path is None or current == self._saved:
             return
-        self._changed = False
-        document = {key: None if until == FOR_GOOD else until for key, until in self.until.items()}
+        document = {key: None if until == FOR_GOOD else until for key, until in current.items()}
         try:
             write_atomically(self.path, json.dumps(document))
+            self._saved = current
         except OSError as error:
             log.warning("cannot write the history of notifications", file=str(self.path), reason=error.strerror)
 

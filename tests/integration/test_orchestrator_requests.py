@@ -177,11 +177,12 @@ def test_a_signature_for_another_chain_contract_or_host_is_a_strangers(sender):
 def test_the_host_header_is_not_believed(sender):
     """Another orchestrator passes on what was signed for it, Host header included. The answer names both hosts."""
     elsewhere = "http://orchestrator.example:8600"
-    headers = sender.sign("v1", "POST", "/v1/evidence", b"x", url=elsewhere) | {"Host": "orchestrator.example:8600"}
-    reply = sender.send("POST", "/v1/evidence", b"x", headers)
-    detail = f"signed for orchestrator.example:8600, and this orchestrator is {sender.url.removeprefix('http://')}"
-    problem = refused(reply, 403, "Not a member", detail)
-    assert "orchestrator.hosts" in problem["hint"]
+    for who in ("v1", "trainer"):
+        headers = sender.sign(who, "POST", "/v1/evidence", b"x", url=elsewhere) | {"Host": "orchestrator.example:8600"}
+        reply = sender.send("POST", "/v1/evidence", b"x", headers)
+        detail = f"signed for orchestrator.example:8600, and this orchestrator is {sender.url.removeprefix('http://')}"
+        problem = refused(reply, 403, "Not a member", detail)
+        assert "orchestrator.hosts" in problem["hint"]
 
 
 def test_request_id_of_a_refusal_is_in_answer_and_log(sender):
