@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from muster.chain.types import Fees
 from muster.constants import CHAIN_ANVIL
 from muster.protocol.announcements import MAX_GAS_HOURS
 from muster.runtime.units import Ether
@@ -84,11 +83,6 @@ def hours_text(hours: float) -> str:
     if hours < 2:
         return f"about {hours * 60:.0f} minutes"
     return f"about {hours:.0f} hours" if hours < 48 else f"about {hours / 24:,.0f} days"
-
-
-def price_of(fees: Fees) -> int:
-    """Return what a unit of gas costs now, of fees that survive a doubling of the base fee."""
-    return (fees.max_fee - fees.tip) // 2 + fees.tip
 
 
 def refill(address: str, chain_id: int, wei: int) -> str:

@@ -19,7 +19,7 @@ from eth_utils.address import to_checksum_address
 
 from muster.chain.connection import Web3
 from muster.chain.error_messages import decode_revert
-from muster.chain.gas import GasBalance, price_of, refill
+from muster.chain.gas import GasBalance, refill
 from muster.chain.keys import Signer
 from muster.chain.provider import RpcError, results
 from muster.chain.tx_journal import Sent, TxJournal
@@ -222,7 +222,7 @@ class TxSender:
                 await asyncio.sleep(self.poll)
                 continue
             self._seen = min(self._seen, count)
-            self.warn(GasBalance(self.signer.address, self.chain_id, balance, price_of(fees) + self._data_price))
+            self.warn(GasBalance(self.signer.address, self.chain_id, balance, await self.web3.gas_price()))
             fees = fees.times(factor) if factor > 1 else fees
             if not self._is_dear(call.label, cost := gas * fees.max_fee):
                 return count, balance, fees
@@ -395,9 +395,7 @@ class TxSender:
         receipt = next((one for one in receipts if isinstance(one, dict) and one.get("blockNumber")), None)
         if receipt is None:
             return int(results(answers)[0], 16) > sent.nonce and not any(known)
-        mined = mined_from(receipt, sent.gas)
-        self._data_price = int(receipt.get("l1Fee") or "0x0", 16) // max(1, mined.gas_used)  # of an OP chain
-        return mined
+        return mined_from(receipt, sent.gas)
 
     # Why it failed
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.chain.gas import LOW_TRANSACTIONS, TRANSACTION_GAS, GasBalance, hours_text, pace, price_of
-from muster.chain.types import Fees
+from muster.chain.gas import LOW_TRANSACTIONS, TRANSACTION_GAS, GasBalance, hours_text, pace
 
 ADDRESS = "0x" + "11" * 20
 GWEI = 10**9
@@ -61,7 +60,3 @@ def test_a_pace_is_between_the_first_and_the_last_and_never_above_what_the_terms
 )
 def test_a_time_is_said_in_words(hours: float, text: str) -> None:
     assert hours_text(hours) == text
-
-
-def test_the_price_of_now_is_half_of_what_survives_a_doubling() -> None:
-    assert price_of(Fees(2 * 7 + 3, 3)) == 10
