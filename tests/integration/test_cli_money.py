@@ -196,3 +196,18 @@ async def test_a_key_whose_ether_ends_soon_warns_once(start_anvil: Callable[...,
     assert line["log_level"] == "warning"
     assert line["reason"].startswith(f"{signer.address} holds 0.006 ETH for gas, enough for about ")
     assert line["next"] == f"muster faucet --ether --to {signer.address}"
+
+
+async def test_the_data_fee_of_an_op_chain_counts_in_the_warning(
+    start_anvil: Callable[..., Anvil], tmp_path: Path
+) -> None:
+    anvil = start_anvil()
+    signer = Signer.random()
+    anvil.request("anvil_setBalance", signer.address, hex(TOKEN))
+    returns_half = f"0x7f{TOKEN // 2:064x}60005260206000f3"
+    anvil.request("anvil_setCode", "0x420000000000000000000000000000000000000F", returns_half)
+    with capture_logs() as lines:
+        async with opened(anvil, signer, tmp_path) as sender:
+            await sender.send(payment(Signer.random()))
+    (line,) = [line for line in lines if line["event"] == "the key is low on gas"]
+    assert "holds 1 ETH for gas" in line["reason"]
