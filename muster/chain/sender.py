@@ -77,8 +77,6 @@ class TxSender:
         self._pending_done = False
         self._seen = 0
         """The count of transactions after the last that was seen mined."""
-        self._data_price = 0
-        """Wei that the data of the last transaction took on layer 1, for a unit of its gas."""
         self._log = logger("chain")
         self._warnings = Repeats(WARN_SECONDS)
 

@@ -127,7 +127,6 @@ async def test_receipt_counts_beside_another_answer_that_is_an_error() -> None:
         "blockNumber": "0x7",
         "status": "0x1",
         "gasUsed": "0x5208",
-        "l1Fee": hex(0x5208 * 3),
         "logs": [],
     }
 
@@ -142,7 +141,6 @@ async def test_receipt_counts_beside_another_answer_that_is_an_error() -> None:
     sent = SimpleNamespace(hashes=(b"1",), gas=30_000, nonce=0)
     mined = await TxSender._look(cast(Any, sender), cast(Any, sent))  # noqa: SLF001
     assert (cast(Any, mined).block, cast(Any, mined).ok) == (7, True)
-    assert cast(Any, sender)._data_price == 3, "what its data took on layer 1"  # noqa: SLF001
     for others in (["0x1", None, failed], [failed, None, None]):
         answers[:] = others
         with pytest.raises(RpcError, match="internal error"):
