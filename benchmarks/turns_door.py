@@ -123,7 +123,7 @@ def reads(tokenizer: PreTrainedTokenizerBase, style: str, *, thinks: bool) -> bo
             listed = json.loads(re.sub(r"^.*\[TOOL_CALLS\](\[.*\])</s>$", r"\1", texts[0], flags=re.DOTALL))
             return [{key: one[key] for key in CALL} for one in listed] == [CALL]
         said = texts[0].removeprefix(commonprefix(texts)).lstrip()  # noqa: RUF071 - of texts
-        if not STYLES[style].opens and not said.startswith(("{", "functools[")):
+        if not STYLES[style].opens and not said.startswith("{"):
             return False
         texts[0] = re.sub(r"\[CALL_ID\]\w+", "", texts[0])  # so as well
         made = {"model": "any", "messages": [], "tools": [schema]}

@@ -215,12 +215,9 @@ class Conversations:
         rules = self.rules(manifest)
         tools = [] if rules is None else rules.template.functions
         tokens = prompt_tokens(self.tokenizer, task, budget, thinks=manifest.thinks, tools=tools)
-        if not len(tokens):
-            raise MalformedError(f"the prompt of task {task.id[:80]!r} has no token")
-        if self.vocabulary is not None and tokens.max() >= self.vocabulary:
-            raise MalformedError(
-                f"the prompt of task {task.id[:80]!r} has token {tokens.max()}; the model has {self.vocabulary}"
-            )
+        size = self.vocabulary or len(self.tokenizer)
+        if not 0 <= tokens.max(initial=-1) < size:
+            raise MalformedError(f"the prompt of task {task.id[:80]!r} has no token, or one beyond the model's {size}")
         return tokens
 
     def begin(self, scored: tuple[EnvironmentManifest, Task], budget: int, limit: int) -> Conversation:

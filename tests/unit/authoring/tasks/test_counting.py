@@ -70,5 +70,5 @@ def test_a_prompt_beyond_the_embedding_is_named(rules: Rules) -> None:
     small = replace(rules, model=replace(rules.model, vocabulary=10))
     assert small.prompt(0, 8).tolist() == [rules.tokenizer.eos_token_id], "workers are given the end token"
     asking = Conversations(rules.tokenizer, rules.scorers, rules.model.stop_tokens, 10)
-    with pytest.raises(MalformedError, match="the model has 10"):
+    with pytest.raises(MalformedError, match="one beyond the model's 10"):
         asking.prompt((rules.task_set.manifest(0), rules.task(0)), 8)
