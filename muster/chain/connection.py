@@ -41,10 +41,6 @@ class Web3:
     def eth(self) -> AsyncEth:
         return self._methods.eth
 
-    async def quantities(self, *requests: tuple[str, Sequence[Any]]) -> list[int]:
-        """Return the numbers that answer several requests, made in one round trip. Raises MalformedError."""
-        return [quantity(answer) for answer in await self.provider.batch(requests)]
-
     async def data(self, *requests: tuple[str, Sequence[Any]]) -> list[bytes]:
         """Return the bytes that answer several requests, made in one round trip. Raises MalformedError."""
         return [data(answer) for answer in await self.provider.batch(requests)]

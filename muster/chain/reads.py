@@ -15,7 +15,7 @@ from muster.chain.blocks import NEAR, RecentBlocks, Which, behind, block_in, eve
 from muster.chain.connection import Web3
 from muster.chain.error_messages import decode_revert
 from muster.chain.gas import GasBalance
-from muster.chain.provider import OversizedError, RpcError, results
+from muster.chain.provider import OversizedError, RpcError, quantity, results
 from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
 from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.abi import CONTRACTS
@@ -335,7 +335,7 @@ class ChainReader:
 
     async def eth_balance(self, address: str) -> int:
         """Return the wei for gas that an address holds."""
-        return (await self.web3.quantities(("eth_getBalance", [address, "latest"])))[0]
+        return quantity(await self.web3.provider.request("eth_getBalance", address, "latest"))
 
     async def gas_balance(self, address: str, hourly: float | None = None) -> GasBalance:
         """Return what an address holds for gas, with the price of gas now. `hourly`: as `GasBalance` has it."""
