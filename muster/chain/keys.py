@@ -169,7 +169,7 @@ def load_keystore(path: Path, password: str) -> Signer:
     Raises ConfigError when it is none, when the password is wrong, when its key derivation costs too much, and when
     the key has another address than the file names: money would go to that one.
     """
-    document = _document(path)
+    document = read_keystore(path)
     try:
         costs = document["crypto"]["kdfparams"]
         cost = math.prod(int(costs.get(name, 1)) for name in "nrpc") * max(KEY_BYTES, int(costs["dklen"]))
@@ -193,7 +193,7 @@ def load_keystore(path: Path, password: str) -> Signer:
 
 def read_address(path: Path) -> str:
     """Return the address that a keystore names, without decrypting it. Raises ConfigError where it names none."""
-    if (address := _checksummed(_document(path).get("address"))) is None:
+    if (address := _checksummed(read_keystore(path).get("address"))) is None:
         hint = f'add "address": "0x…" to it, as `cast wallet address --keystore {path}` prints it'
         raise ConfigError(f"{path} does not name its address", hint=hint)
     return address
@@ -204,8 +204,8 @@ def _checksummed(named: object) -> str | None:
     return to_checksum_address(address) if is_address(address) else None
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """Return a keystore with its names in small letters: some programs write them otherwise."""
+def read_keystore(path: Path) -> dict[str, Any]:
+    """Return a keystore's document, names in small letters as not all write them. Raises ConfigError for none."""
     try:
         document = json.loads(
             read_small(path), object_pairs_hook=lambda pairs: {name.lower(): one for name, one in pairs}

@@ -17,8 +17,8 @@ from muster.chain.keys import (
     ask_secret,
     create_keystore,
     import_keystore,
-    no_keystore,
     read_address,
+    read_keystore,
     read_password,
     read_secret,
     refuse_existing,
@@ -76,8 +76,8 @@ async def show(
 ) -> None:
     """Show addresses and what they hold. Needs no password."""
     paths = [wallet_path(wallet)] if wallet else sorted(wallet_folder().glob("*.json"))
-    if wallet and not paths[0].exists():
-        raise no_keystore(paths[0])
+    if wallet:
+        read_keystore(paths[0])  # raises for what is none
     rows = [{"wallet": path.stem, "address": _shown_address(path), "keystore": str(path)} for path in paths]
     if rows:
         try:
