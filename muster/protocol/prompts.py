@@ -81,14 +81,6 @@ def chat_template(tokenizer: PreTrainedTokenizerBase) -> str:
     return template
 
 
-def refusals() -> tuple[type[Exception], ...]:
-    """Return what a template raises that cannot be read, or does not take what it is given."""
-    from jinja2 import TemplateError  # of what renders templates; imported with transformers
-
-    arithmetic = (ArithmeticError, SyntaxError, RecursionError)
-    return (TemplateError, TypeError, ValueError, AttributeError, LookupError, *arithmetic)
-
-
 def render(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Mapping[str, Any]],
@@ -102,7 +94,10 @@ def render(
 
     more: what else the template may know.
     """
+    from jinja2 import TemplateError  # of what renders templates; imported with transformers
+
     template = chat_template(tokenizer)
+    arithmetic = (ArithmeticError, SyntaxError, RecursionError)
     if tools:
         more |= {"tools": list(tools)} | ({"xml_tools": list(tools)} if "xml_tools" in template else {})
     try:
@@ -115,7 +110,7 @@ def render(
             strftime_now=DAY.strftime,
             **more,
         )
-    except refusals() as error:
+    except (TemplateError, TypeError, ValueError, AttributeError, LookupError, *arithmetic) as error:
         raise MalformedError(str(error)) from error
     assert isinstance(text, str)
     return text
