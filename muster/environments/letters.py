@@ -130,5 +130,5 @@ def _clauses(text: str, letters: frozenset[str]) -> list[str]:
         word = token if token in letters else token.lower().replace("\u2019", "'")
         plain += token if token in _ENDS else f" {word}"
     sentences = re.findall(rf"([^{_ENDS}]+)([{_ENDS}]?)", plain)
-    told = [_DENIED.sub(" ", sentence) for sentence, end in sentences if end not in ("?", "\uff1f")]
-    return [clause for sentence in told for clause in re.split(rf" (?=(?:{_TURNS})\b)", sentence)]
+    cleared = [_DENIED.sub(" ", sentence) for sentence, end in sentences if end not in ("?", "\uff1f")]
+    return [clause for sentence in cleared for clause in re.split(rf" (?=(?:{_TURNS})\b)", sentence)]
