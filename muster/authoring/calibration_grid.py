@@ -141,7 +141,8 @@ def _spec(grid: Grid, way: Way, tokens: int) -> ProbeSpec:
     from muster.verification.probes import MAX_ROWS, EngineOptions, ProbeRequest, ProbeSpec
 
     # 1. How many calls, and what fits.
-    draw, asking = random.Random(f"muster run calibrate {way.name}"), conversations_of(grid.model)
+    draw = random.Random(f"muster run calibrate {way.name}")
+    asking = replace(conversations_of(grid.model), vocabulary=None)  # the engine says which tokens it lacks
     vocabulary, context = min(len(asking.tokenizer), vocabulary_of(grid.model)), context_of(grid.model)
     count = max(1, tokens // (way.at_once * way.repeated * grid.max_tokens))
     if (rows := count * way.at_once * way.repeated) > MAX_ROWS:
