@@ -145,7 +145,8 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         await _check_storage(storage_url)
         addresses = chain.addresses
         where = Domain(chain.chain_id, addresses.registry)
-        database = await Database.open(ours.database_url, about := about_run(settings.run, chain))
+        about = f"run {settings.run} of {addresses.runs} on chain {chain.chain_id}"
+        database = await Database.open(ours.database_url, about)
         stack.push_async_callback(database.close)
         stack.enter_context(only_process(ours.database_url))
         # 3. The parts that read and write them.
@@ -246,11 +247,6 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             announcements=announcements,
             page=page,
         )
-
-
-def about_run(run: int, chain: Chain) -> str:
-    """Return what a database says that it belongs to."""
-    return f"run {run} of {chain.addresses.runs} on chain {chain.chain_id}"
 
 
 async def _operators(chain: Chain, run: int, nodes: Sequence[str]) -> list[str]:

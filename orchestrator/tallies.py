@@ -8,11 +8,11 @@ Python and added once. Every function works in the caller's transaction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, and_, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, Table, and_, bindparam, delete, exists, func, or_, select, update
 
 from orchestrator.statements import ANY_OF, add_all, add_to, insert_new, insert_once, rows_of_any
 from orchestrator.tables import (
@@ -223,19 +223,11 @@ def is_used(connection: Connection, file_hash: str) -> bool:
 # How a commitment is counted
 
 
-def _by_reason(one: CommitmentState) -> tuple[Any, ...]:
-    return one.node, one.status, one.reason or ""
-
-
-def _by_step(one: CommitmentState) -> tuple[Any, ...]:
-    return one.step, one.work_class, one.status
-
-
-def _by_hour(one: CommitmentState) -> tuple[Any, ...]:
-    return one.hour, one.node, one.status
-
-
-_TALLIES: Final = ((tallies, _by_reason), (step_tallies, _by_step), (hour_tallies, _by_hour))
+_TALLIES: Final[tuple[tuple[Table, Callable[[CommitmentState], tuple[Any, ...]]], ...]] = (
+    (tallies, lambda one: (one.node, one.status, one.reason or "")),
+    (step_tallies, lambda one: (one.step, one.work_class, one.status)),
+    (hour_tallies, lambda one: (one.hour, one.node, one.status)),
+)
 """Tables of counts, and the primary key by which each counts a commitment."""
 
 _OURS: Final = commitments.c.node == bindparam("of_node"), commitments.c.index == bindparam("of_index")

@@ -113,7 +113,7 @@ class Uploads:
                 root=root,
                 committed=committed,
                 next_index=next_index_of(connection, caller.address),
-                roots=_roots_at(connection, caller.address, index),
+                roots=connection.execute(_ROOTS, {"node": caller.address, "index": index}).scalar() or 0,
             )
             if refusal is None and committed is None:
                 refusal = full(connection, caller.address, self._key_bytes, self._queries.chain.now)
@@ -205,12 +205,7 @@ class Uploads:
 
 
 _ROOTS: Final = select(func.count()).where(uploads.c.node == bindparam("node"), uploads.c.index == bindparam("index"))
-
-
-def _roots_at(connection: Connection, node: str, index: int) -> int:
-    """Count the roots that a node has uploaded for an index."""
-    return connection.execute(_ROOTS, {"node": node, "index": index}).scalar() or 0
-
+"""The number of roots that a node has uploaded for an index."""
 
 IS_COMMITTED: Final = exists().where(*(commitments.c[name] == uploads.c[name] for name in ("node", "index", "root")))
 """Of uploads."""

@@ -17,10 +17,6 @@ import torch
 from muster.rollouts.schema import Rollout
 
 
-def _no_spans() -> np.ndarray:
-    return np.zeros(0, np.int32)
-
-
 @dataclass(frozen=True)
 class Sample:
     """The part of a rollout that an update needs."""
@@ -36,7 +32,7 @@ class Sample:
     """Hash of the file that the rollout is from."""
     position: int = 0
     """Its row in the file."""
-    spans: np.ndarray = field(default_factory=_no_spans)
+    spans: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     """int32 [spans]: as a rollout's; without any, all of the completion was sampled."""
 
     @classmethod

@@ -140,7 +140,8 @@ class EventCursor:
         if newest <= head.number and "0x" + (await self.chain.hash_under(head, newest)).hex() == digest:
             hashes: list[str | None] = [digest]
         else:
-            hashes = list(map(_hexed, await self.chain.blocks([number for number, _ in position.marks])))
+            blocks = await self.chain.blocks([number for number, _ in position.marks])
+            hashes = [None if block is None else "0x" + block.hash.hex() for block in blocks]
         if hashes[-1] == digest:
             self._outage.end()
             return head
@@ -189,7 +190,3 @@ class EventCursor:
             "marks": [list(mark) for mark in position.marks],
         }
         write_atomically(self.path, json.dumps(state) + "\n")
-
-
-def _hexed(block: Block | None) -> str | None:
-    return None if block is None else "0x" + block.hash.hex()

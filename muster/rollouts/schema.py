@@ -52,10 +52,6 @@ TURNS_SCHEMA = SCHEMA.append(
 """The columns of a file in which a row has given tokens."""
 
 
-def _no_fuel() -> np.ndarray:
-    return np.zeros(0, np.uint64)
-
-
 @dataclass(frozen=True, eq=False)
 class Rollout:
     """One row. Rewards are signed integers in millionths (constants.MICRO)."""
@@ -88,7 +84,7 @@ class Rollout:
     finish_reason: str
     proof: bytes
     """Activation proof over the states that the sampled tokens came from, see `muster.proofs`."""
-    call_fuel: np.ndarray = field(default_factory=_no_fuel)
+    call_fuel: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
     """uint64 [calls]: what each call of a tool used of its fuel, in order. Empty where nothing was given."""
 
     @property

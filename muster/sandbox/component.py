@@ -95,7 +95,7 @@ def compiled(component: Component, folder: Path | None = None) -> Path:
 
     Several processes that want it at once compile it once. Raises CheckError when it cannot be compiled.
     """
-    folder = private_folder(folder or default_folder())
+    folder = private_folder(folder or cache_folder("components"))
     path = folder / f"{component.hash[2:]}-{platform.machine()}-wasmtime-{version('wasmtime')}.cwasm"
     if path.exists():
         return path
@@ -114,11 +114,6 @@ def compiled(component: Component, folder: Path | None = None) -> Path:
             raise CheckError(f"component {component.hash} cannot be compiled: {reason[0][:300]}")
         temporary.replace(path)
     return path
-
-
-def default_folder() -> Path:
-    """Return the folder of compiled components: in the user's cache."""
-    return cache_folder("components")
 
 
 def compile_component(source: Path, target: Path) -> None:

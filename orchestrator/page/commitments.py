@@ -194,11 +194,6 @@ def _file(receipt: UploadReceipt | None) -> dict[str, Any]:
     return {"file_hash": receipt.file_hash, "size": receipt.size, "stored_at": receipt.stored_at}
 
 
-def closed_day(connection: Connection, node: str, index: int) -> int | None:
-    """Return the day whose summary keeps how a commitment ended; None while its file and verdicts are here."""
-    return connection.execute(select(outcomes.c.day).where(*outcome_of(node, index))).scalar()
-
-
 # Sentences
 
 
@@ -212,7 +207,8 @@ def _why_now(
     has_file: bool,
 ) -> str:
     """Return what became of a commitment and why, as one sentence."""
-    if (day := closed_day(connection, row.node, row.index)) is not None:
+    day = connection.execute(select(outcomes.c.day).where(*outcome_of(row.node, row.index))).scalar()
+    if day is not None:  # that day's summary keeps how it ended; its file and verdicts are gone
         return ended_why(row.status, row.reason, day)
     if row.status == "pending" and verdicts_hidden(source.terms, row.hour * HOUR_SECONDS, source.chain.now):
         return "Pending: in this run verdicts are hidden until the seals of its hour close, two hours after its end."

@@ -112,6 +112,7 @@ def step_view(connection: Connection, source: PageSource, relays: Sequence[str],
         raise problems.no_step(number, source.run)
     (row,), chain, report = step_rows(connection, source, found), found[0].chain, found[0].report
     batch = report.batch if report else []
+    fetching, serving = f"weights fetch --step {number}", f"serve {number} --run {source.run}"
     return StepView.of(
         chain,
         report,
@@ -121,7 +122,7 @@ def step_view(connection: Connection, source: PageSource, relays: Sequence[str],
         batch_files=len(batch),
         dropped=len(report.dropped) if report else 0,
         relays=list(relays),
-        commands=step_commands(number, source.run, source.url) if chain is not None else [],
+        commands=[f"muster {one} --url {source.url}" for one in (fetching, serving)] if chain is not None else [],
     )
 
 
@@ -166,11 +167,6 @@ def _batch_file(name: str, row: Any, called: Mapping[str, str], rows: int) -> Ba
     if row is None:
         return BatchFile(file_hash=name, node="", name="", index=0, policy_step=None, size=None, rows=rows)
     return BatchFile.of(row, name=called.get(row.node, ""), policy_step=row.step, rows=rows)
-
-
-def step_commands(step: int, run: int, url: str) -> list[str]:
-    """Return what fetches a step checked against the chain, and what serves it on one's own machine."""
-    return [f"muster weights fetch --step {step} --url {url}", f"muster serve {step} --run {run} --url {url}"]
 
 
 def _whole(metrics: Mapping[str, float | None], name: str) -> int | None:

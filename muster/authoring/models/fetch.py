@@ -64,7 +64,8 @@ def copy_folder(source: Path, directory: Path, note: Log) -> None:
         note(f"left out, because loading pickle runs code: {', '.join(left)}")
     if _is_filled(directory):
         if not _equal(files, directory):
-            raise _occupied(directory)
+            hint = "name a folder that is empty or not there yet"
+            raise UsageError(f"{directory} holds something else", hint=hint)
         weights_in(directory)
         return
     with written_whole(directory) as partial:
@@ -179,10 +180,6 @@ def _equal(files: Mapping[str, Path], directory: Path) -> bool:
     return {one.name for one in directory.glob("*.safetensors")} <= files.keys() and all(
         (directory / name).is_file() and sha256_of(directory / name) == sha256_of(path) for name, path in files.items()
     )
-
-
-def _occupied(directory: Path) -> UsageError:
-    return UsageError(f"{directory} holds something else", hint="name a folder that is empty or not there yet")
 
 
 @contextmanager

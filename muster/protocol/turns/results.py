@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-UNKNOWN: Final = "\ufffd"
-"""Stands for half a surrogate pair."""
+from muster.protocol.prompts import UNKNOWN
 
 MARKUP: Final = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 """Escaped also where a tokenizer has no token for it: in templates it stands around calls, results and thinking."""
