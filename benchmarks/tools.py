@@ -179,9 +179,7 @@ def is_extended(name: str, random: Random) -> bool:
     for number in range(random.randint(1, 8)):
         ends = [template.end] if random.random() < 0.8 else []
         spans.append([*template.tokenizer(random.choice(texts), add_special_tokens=False)["input_ids"], *ends])
-        kind = random.choice(("tool", "tool", "user"))
-        count = random.randint(1, 3) if kind == "tool" else 1
-        follows = [GivenMessage(cast(Any, kind), random.choice(results), "calculator") for _ in range(count)]
+        follows = [GivenMessage(random.choice(results), "calculator") for _ in range(random.randint(1, 3))]
         given = bridge(template, prompt, spans, follows).tolist()
         closing = 0 if ends else given.index(template.end) + 1
         history += as_messages(f"said{number}", [replace(one, content=shown(one, template)) for one in follows])
@@ -198,13 +196,11 @@ def shown(message: GivenMessage, template: TurnTemplate) -> str:
 
 def as_messages(said: str, follows: Sequence[GivenMessage]) -> list[dict[str, Any]]:
     """Return a turn that says this, and what follows it, as chat templates want them."""
-    turn: dict[str, Any] = {"role": "assistant", "content": said}
-    if follows[0].role == "tool":
-        function = {"name": "calculator", "arguments": {"expression": said}}
-        turn["tool_calls"] = [{"type": "function", "id": "call00000", "function": function}]
-    extra = [{"name": one.name, "tool_call_id": f"call{i:05d}"} for i, one in enumerate(follows)]
-    given = [{"role": one.role, "content": one.content} for one in follows]
-    return [turn, *(one | more if one["role"] == "tool" else one for one, more in zip(given, extra, strict=True))]
+    function = {"name": "calculator", "arguments": {"expression": said}}
+    call = {"type": "function", "id": "call00000", "function": function}
+    given = [{"role": "tool", "content": one.content, "name": one.name} for one in follows]
+    given = [one | {"tool_call_id": f"call{i:05d}"} for i, one in enumerate(given)]
+    return [{"role": "assistant", "content": said, "tool_calls": [call]}, *given]
 
 
 def is_read_right(vector: dict[str, Any]) -> bool:

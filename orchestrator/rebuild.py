@@ -196,8 +196,6 @@ async def _restore_grades(grades: Grades, database: Database, where: Domain, lef
 
 
 async def _restore_tickets(traps: TrapDesk, where: Domain, run: int, keys: RunKeys) -> None:
-    """Record the tickets of the run."""
-
     def check(kept: KeptTicket) -> None:
         check_consent(where, kept.trap.consent)
         check_ticket(where, kept.trap.ticket, kept.trap.consent, keys)

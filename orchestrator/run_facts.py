@@ -112,7 +112,6 @@ def _workers(connection: Connection, hour: int, terms: Terms) -> dict[str, Worke
 
 
 def _by_node(connection: Connection, query: Any) -> dict[str, int]:
-    """Return numbers by node."""
     rows: Any = connection.execute(query).all()
     return {node: int(number) for node, number in rows}
 

@@ -27,8 +27,6 @@ _NEXT: Final = "mark"
 
 
 class StartMark:
-    """The marks of one run."""
-
     def __init__(self, database: Database, storage_url: str, about: str) -> None:
         """`about`: what the database belongs to, and storage too."""
         self._database = database

@@ -34,7 +34,8 @@ async def serve(settings: Settings) -> None:
         if ranks.rank == 0:
             await train(settings, ranks)
         else:
-            _ignore_stop_signals()
+            for number in (signal.SIGTERM, signal.SIGINT):  # torchrun sends them to all ranks: rank 0 ends the others
+                asyncio.get_running_loop().add_signal_handler(number, lambda: None)
             await asyncio.to_thread(_follow, options, ranks)
     except (MusterError, asyncio.CancelledError):
         ranks.close()
@@ -42,13 +43,6 @@ async def serve(settings: Settings) -> None:
     # After any other error nothing is broadcast: the others may be in the middle of an update. torchrun ends them.
     ranks.close()
     return None
-
-
-def _ignore_stop_signals() -> None:
-    """Ignore SIGTERM and SIGINT, which torchrun sends to all ranks: rank 0 ends the others between two updates."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: None)
 
 
 def _follow(options: TrainerSettings, ranks: Distributed) -> None:

@@ -89,6 +89,8 @@ class Grid:
 
     def identity(self) -> dict[str, Any]:
         """Return all that a cell's values depend on, by name."""
+        known = packages_distributions()  # by module: vLLM's distribution has several names
+        computing = [name for name in ("muster", "torch", "transformers", "vllm") if name in known]
         return {
             "model_hash": "0x" + self.model_hash.hex(),
             "profile": self.profile.name,
@@ -98,14 +100,8 @@ class Grid:
             "sharpened": list(self.sharpened),
             "task_root": "0x" + self.task_root.hex(),
             "hardware": hardware(),
-            "versions": _versions(),
+            "versions": {name: version(known[name][0]) for name in computing},
         } | ({} if self.ways == WAYS else {"ways": [asdict(way) for way in self.ways]})
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions of what computes, by module: vLLM's distribution has several names."""
-    known = packages_distributions()
-    return {name: version(known[name][0]) for name in ("muster", "torch", "transformers", "vllm") if name in known}
 
 
 def hardware() -> str:

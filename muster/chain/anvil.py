@@ -101,7 +101,6 @@ class LocalChain:
         return int((await self.request("eth_getBlockByNumber", "latest", False))["timestamp"], 16)
 
     async def mine(self, blocks: int = 1) -> None:
-        """Mine empty blocks."""
         await self.request("anvil_mine", hex(blocks))
 
     async def advance(self, seconds: int) -> int:

@@ -119,7 +119,6 @@ def request_line(request: EvalRequest) -> str:
 
 
 def request_from_line(line: str) -> EvalRequest:
-    """Read a request."""
     document: dict[str, Any] = json.loads(line)
     sampling = TypeAdapter(Sampling).validate_python(document["sampling"])
     document |= {name: Path(document[name]) for name in ("model", "tasks")}
@@ -144,8 +143,6 @@ class ModelAnswer:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The results of one task."""
-
     task: int
     """Index into the part."""
     right: int

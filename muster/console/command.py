@@ -111,7 +111,9 @@ def command(
                 for name, request in requests.items():
                     typed = {field: values.pop(field) for field in request.model_fields}
                     values[name] = request.read(typed, context.command_path)
-                _log_errors()
+                from muster.runtime import telemetry
+
+                telemetry.configure("muster", level="debug" if os.environ.get("MUSTER_DEBUG") else "error")
                 session = _session(options, node, reads=reads, of_node=of_node)
                 if not names_nodes and node.get("node"):
                     raise UsageError(f"no node {node['node']} is here: {', '.join(made_nodes()) or 'there is none'}")
@@ -169,13 +171,6 @@ def _has_key(keystore: Path, address: str) -> bool:
     if not re.fullmatch("0x[0-9a-fA-F]{40}", address) or not keystore.exists():
         return False
     return address[2:].lower() in keystore.read_text(errors="replace").lower()
-
-
-def _log_errors() -> None:
-    """Send the library's log lines to stderr: errors only, or all with MUSTER_DEBUG."""
-    from muster.runtime import telemetry
-
-    telemetry.configure("muster", level="debug" if os.environ.get("MUSTER_DEBUG") else "error")
 
 
 @contextmanager

@@ -161,7 +161,6 @@ def _reader(type_: str, make: Callable[[Any], Any]) -> Callable[[bytes], Any]:
 
 
 def place_of(log: Mapping[str, Any]) -> Place:
-    """Return where a log is."""
     return Place(
         block=int(log["blockNumber"], 16),
         block_hash=bytes.fromhex(log["blockHash"][2:]),

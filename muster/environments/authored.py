@@ -84,7 +84,6 @@ class Authored(OptionsEnvironment):
         return self._zero(f"stopped: {outcome.stopped}{why}", outcome.fuel)
 
     def reference_completion(self, task: Task) -> str:
-        """Return the oracle."""
         return completion_of(task.reference["oracle"], self._thinking)
 
     def _score(self, parts: Mapping[Any, Any], fuel: int) -> Score:

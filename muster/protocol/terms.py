@@ -163,7 +163,6 @@ class Terms:
 
     @property
     def trap_series(self) -> MasterSeries:
-        """Return the masters of the traps."""
         return MasterSeries(Series.TRAPS, self.trap_tip, self.trap_epochs, self.trap_epoch_steps)
 
     @property

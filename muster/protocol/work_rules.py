@@ -39,10 +39,6 @@ class WorkerFacts:
         """Return whether this worker's first step is not on chain yet."""
         return run.step is None or self.first_step > run.step
 
-    def is_spent(self, run: RunFacts) -> bool:
-        """Return whether this worker has made all commitments of this hour."""
-        return self.in_hour >= run.commitments_per_hour
-
 
 @dataclass(frozen=True)
 class RunFacts:
@@ -113,7 +109,7 @@ def _worker_reason(worker: WorkerFacts, run: RunFacts) -> str:
     if worker.is_new(run):
         pace = f", and steps come every {run.step_seconds:.0f} s" if run.step_seconds is not None else ""
         return f"begins at step {worker.first_step}, the second after joining; the newest is step {run.step}{pace}"
-    if worker.is_spent(run):
+    if worker.in_hour >= run.commitments_per_hour:
         until = (run.now // HOUR_SECONDS + 1) * HOUR_SECONDS
         return f"all {run.commitments_per_hour} commitments of this hour are made; the next hour begins {_clock(until)}"
     if worker.is_uncovered:

@@ -71,7 +71,7 @@ class Rollout:
     """int32 [completion length], EOS included when the finish reason is `stop`"""
     spans: np.ndarray
     """int32 [spans]: the completion's stretches by the token index after each one's last. The policy sampled the first,
-    the third and so on; those between were given to it, by a tool or a user. The last one ends the completion."""
+    the third and so on; those between were given to it, by tools. The last one ends the completion."""
     logprobs: np.ndarray
     """float32 [sampled tokens]: log-probability of each under softmax(logits / temperature)"""
     task_reward: int

@@ -1,7 +1,7 @@
 """Spans: which tokens of a completion the policy sampled, and which were given to it.
 
-A completion is one stream of ids. Its *spans* alternate, sampled first and sampled last: what the policy said, what a
-tool or a user answered, what the policy said then. The column `spans` holds the index after each span's last token.
+A completion is one stream of ids. Its *spans* alternate, sampled first and sampled last: what the policy said, what
+tools answered, what the policy said then. The column `spans` holds the index after each span's last token.
 Everything after the prompt counts for the leaf, the row hash and the limit of a completion's tokens. Log-probabilities,
 activation proofs, the length reward and the loss know sampled tokens only. A completion of a single turn is one span.
 """

@@ -27,15 +27,12 @@ def printable(text: str, kept: str = "") -> str:
     Joiners stay between letters of scripts that join and between emoji, and tags behind a flag: elsewhere they make
     names that look alike. `kept`: letters that stay as they are, such as "\n".
     """
+    kept += BLANKS
     joined = {place for found in _JOINED.finditer(text) for place in range(*found.span())}
     return "".join(
-        letter if _is_plain(letter) or letter in kept or place in joined else _escape(letter)
+        letter if letter in kept or place in joined or unicodedata.category(letter)[0] not in "CZ" else _escape(letter)
         for place, letter in enumerate(text)
     )
-
-
-def _is_plain(letter: str) -> bool:
-    return letter in BLANKS or unicodedata.category(letter)[0] not in "CZ"
 
 
 def _escape(letter: str) -> str:

@@ -40,8 +40,6 @@ from muster.tasksets.taskset import (
 
 @dataclass(frozen=True)
 class NewPart:
-    """A part to write."""
-
     name: str
     environment: EnvironmentManifest
     tasks: Iterable[Task | bytes]

@@ -84,8 +84,6 @@ LEAST_LEANING: Final = 6
 
 @dataclass(frozen=True)
 class PooledRow:
-    """One row of a pool."""
-
     key: bytes
     """Equal for rows of the same prompt and completion."""
     sums: RowSums
@@ -105,8 +103,6 @@ class Unit:
 
 @dataclass(frozen=True)
 class PoolFinding:
-    """What a pool shows."""
-
     statistic: str
     """A key of UNIT_STATISTICS."""
     first: int

@@ -157,7 +157,6 @@ class ScaledErrors:
     """Squared relative distances, each at most the square of the profile's cap; infinite where there is none."""
 
     def statistics(self) -> RowStatistics:
-        """Return the row's statistics."""
         tokens, outliers = len(self.gaps) + PRIOR_TOKENS, len(self.gaps) + PRIOR_OUTLIERS
         sound = bool(np.isfinite(self.logprobs).all())
         clipped = np.clip(self.logprobs, -CLIP, CLIP)

@@ -141,7 +141,6 @@ def metric_names(connection: Connection) -> list[str]:
 
 
 def newest_numbers(connection: Connection) -> dict[str, float]:
-    """Return the newest number of each metric."""
     found = {name: newest_number(connection, name) for name in metric_names(connection)}
     return {name: number for name, number in found.items() if number is not None}
 
@@ -154,7 +153,6 @@ def newest_number(connection: Connection, name: str) -> float | None:
 
 
 def numbers_at(connection: Connection, step: int) -> dict[str, float]:
-    """Return the numbers of a step."""
     buckets = metric_buckets.c
     named = buckets.name.in_(metric_names(connection))
     query = select(buckets.name, buckets.total).where(named, buckets.level == 0, buckets.bucket == step)
@@ -162,7 +160,6 @@ def numbers_at(connection: Connection, step: int) -> dict[str, float]:
 
 
 def newest_step(connection: Connection) -> int | None:
-    """Return the newest step that was reported."""
     return connection.execute(select(func.max(steps.c.step))).scalar()
 
 

@@ -45,8 +45,6 @@ log = telemetry.logger("orchestrator")
 
 @dataclass(frozen=True)
 class AcceptedFile:
-    """A file of an accepted commitment."""
-
     file_hash: str
     node: str
     size: int

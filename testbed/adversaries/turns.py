@@ -65,7 +65,7 @@ class Talk:
     def given(self, *results: str) -> list[int]:
         """Return what the template gives for these results."""
         template = self.rules.template
-        return template.encode(template.given_text([GivenMessage("tool", text, "calculator") for text in results]))
+        return template.encode(template.given_text([GivenMessage(text, "calculator") for text in results]))
 
     @property
     def results(self) -> list[str]:

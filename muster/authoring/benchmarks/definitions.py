@@ -26,8 +26,6 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class BenchmarkItem:
-    """One question of a benchmark."""
-
     id: str
     question: str
     """As published, without the prompt around it."""

@@ -50,8 +50,13 @@ async def evaluate(session: Session, options: EvalOptions) -> None:
     or at --out; run the same command to resume an interrupted one. What --publish publishes is signed by the
     run's trainer or its owner: the key of --operator, else of the settings.
     """
-    if not options.publish and (unused := [name for name, value in _for_publishing(session).items() if value]):
-        raise UsageError(f"{', '.join(unused)} is for --publish", hint="leave it out, or add --publish")
+    outer = session.options
+    given = {"--operator": outer.operator, "--password-file": outer.password_file, "--dry-run": outer.dry_run}
+    if not options.publish and any(given.values()):
+        raise UsageError(
+            f"{', '.join(name for name in given if given[name])} is for --publish",
+            hint="leave it out, or add --publish",
+        )
     if (benchmark := options.benchmark) is not None:
         await _of_benchmark(session, benchmark, options)
     else:
@@ -123,12 +128,6 @@ async def _of_benchmark(session: Session, benchmark: Benchmark, options: EvalOpt
         step = publisher.step
     subject = await _of_run(session, options.run, step)
     await evaluate_benchmark(session, benchmark, subject, options, publisher)
-
-
-def _for_publishing(session: Session) -> dict[str, object]:
-    """Return what of the global options is for --publish alone."""
-    options = session.options
-    return {"--operator": options.operator, "--password-file": options.password_file, "--dry-run": options.dry_run}
 
 
 async def _of_run(session: Session, run: int, step: int | None) -> Subject:

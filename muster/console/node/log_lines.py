@@ -41,8 +41,6 @@ LOOPS: Final = (
 
 @dataclass(frozen=True)
 class GeneratedFile:
-    """One file of rollouts that was generated."""
-
     at: float
     """Unix seconds."""
     tokens: int

@@ -50,8 +50,6 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @dataclass(frozen=True)
 class LineFilter:
-    """Which lines are shown."""
-
     level: Level = "info"
     """The lowest."""
     since: float = 0.0

@@ -52,7 +52,9 @@ async def filter_(
     band = Band(low, high)
     band.check_reachable(samples)
     sampling = typed.sampling(samples)
-    _check_out(out, tasks)
+    if out.resolve() == tasks.resolve():
+        raise UsageError("OUT is TASKS: the whole set would be gone", hint="name another folder to write")
+    check_replaceable(out)
     task_set = await asyncio.to_thread(TaskSet.open, tasks)
     tasks_before = task_set.document.train_count
     identity = {name: value.hex() for name, value in (await asyncio.to_thread(model_hashes, model)).items()}
@@ -93,13 +95,6 @@ async def filter_(
         "seconds": round(time.monotonic() - begun, 1),
     }
     session.result(document, _for_people(document))
-
-
-def _check_out(out: Path, tasks: Path) -> None:
-    """Refuse what could not be written in the end, before anything is asked."""
-    if out.resolve() == tasks.resolve():
-        raise UsageError("OUT is TASKS: the whole set would be gone", hint="name another folder to write")
-    check_replaceable(out)
 
 
 def _nothing_left(sifted: FilteredTasks, band: Band, unended: float) -> CheckError:

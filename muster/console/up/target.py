@@ -68,8 +68,6 @@ class UpRequest(Request):
 
 @dataclass(frozen=True)
 class NodeTarget:
-    """The node that is meant."""
-
     place: NodePlace
     role: NodeRole
     found: CheckedRun | None

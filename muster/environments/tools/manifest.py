@@ -47,7 +47,6 @@ class TurnsManifest:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of all tools."""
         return self.tools + tuple(one.name for one in self.authored)
 
     def __post_init__(self) -> None:

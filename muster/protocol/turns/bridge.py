@@ -1,7 +1,7 @@
 """The bridge from a sampled span to the next one: the ids that are given between them.
 
 A given span is what the model's own chat template renders after the end marker of an assistant's turn: the rest of that
-turn, the results of tools or a user's message, and what opens the next turn. It is derived by rendering a short known
+turn, the results of tools, and what opens the next turn. It is derived by rendering a short known
 conversation with these messages and taking what follows. So whatever a template does with messages (merge results,
 trim them, write them as JSON) is done, and what the policy sampled is never rendered again: its thinking stays, and its
 tokens stay as they are.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count, cycle, islice, product
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -45,11 +45,10 @@ _CALL_ID: Final = "call{:05d}"
 
 @dataclass(frozen=True)
 class GivenMessage:
-    """What a tool or a user says between two sampled turns."""
+    """What a tool says between two sampled turns."""
 
-    role: Literal["tool", "user"]
     content: str
-    name: str = ""
+    name: str
     """Of the tool."""
 
 
@@ -92,7 +91,6 @@ class TurnTemplate:
         return [function_schema(tool) for tool in self.rules.tools.values()]
 
     def rendered(self, messages: Sequence[Mapping[str, Any]], *, opens_turn: bool) -> str:
-        """Return the messages as the template renders them."""
         return render(self.tokenizer, messages, thinks=self.thinks, tools=self.functions, opens_turn=opens_turn)
 
     def turn_text(self, said: Mapping[str, Any], calls: Sequence[ToolCall]) -> tuple[str, bool]:
@@ -102,7 +100,7 @@ class TurnTemplate:
         """
         beginning = self.rendered([_QUESTION], opens_turn=False)
         opening = _rest(self.rendered([_QUESTION], opens_turn=True), beginning)
-        results = [GivenMessage("tool", "a result", one.name) for one in calls]
+        results = [GivenMessage("a result", one.name) for one in calls]
         text = _rest(self.rendered([_QUESTION, *_turn(said, calls, results)], opens_turn=False), beginning)
         opens_thinking = self.rules.opens_thinking and text.startswith(opening)
         header = opening if text.startswith(opening) else opening.partition(STYLES[self.rules.style].thinking[0])[0]
@@ -170,8 +168,7 @@ def _turns(mark: str, messages: Sequence[GivenMessage]) -> list[dict[str, Any]]:
 
     Of a turn that results follow, one call stands for all: some templates allow no more, and none counts them.
     """
-    names = [one.name for one in messages if one.role == "tool"]
-    return _turn({"content": mark}, [ToolCall(name, {"text": mark}) for name in names[:1]], messages)
+    return _turn({"content": mark}, [ToolCall(one.name, {"text": mark}) for one in messages[:1]], messages)
 
 
 def _turn(said: Mapping[str, Any], calls: Sequence[ToolCall], messages: Sequence[GivenMessage]) -> list[dict[str, Any]]:
@@ -182,11 +179,10 @@ def _turn(said: Mapping[str, Any], calls: Sequence[ToolCall], messages: Sequence
         turn["tool_calls"] = [
             {"type": "function", "id": _CALL_ID.format(number), "function": one} for number, one in enumerate(functions)
         ]
-    given: list[dict[str, Any]] = []
-    for number, one in enumerate(messages):
-        given.append({"role": one.role, "content": one.content})
-        if one.role == "tool":
-            given[-1] |= {"name": one.name, "tool_call_id": _CALL_ID.format(number)}
+    given = [
+        {"role": "tool", "content": one.content, "name": one.name, "tool_call_id": _CALL_ID.format(number)}
+        for number, one in enumerate(messages)
+    ]
     return [turn, *given]
 
 
@@ -258,8 +254,8 @@ def _guarded_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 
 _KINDS: Final[Mapping[str, tuple[GivenMessage, ...]]] = {
-    "a result": (GivenMessage("tool", "first", "calculator"),),
-    "two results": (GivenMessage("tool", "first", "calculator"), GivenMessage("tool", "second", "search")),
+    "a result": (GivenMessage("first", "calculator"),),
+    "two results": (GivenMessage("first", "calculator"), GivenMessage("second", "search")),
 }
 """Kinds of what is given after a turn; the template is checked with every pair of them."""
 

@@ -120,7 +120,7 @@ def _answers(
     messages, calls, unsure = [], list(earlier), False
     for call in turn:
         result = _answer(call, rules, calls)
-        messages.append(GivenMessage("tool", result.text, call.name if isinstance(call, ToolCall) else "call"))
+        messages.append(GivenMessage(result.text, call.name if isinstance(call, ToolCall) else "call"))
         name, arguments = (call.name, call.arguments) if isinstance(call, ToolCall) else ("", {})
         calls.append(EarlierCall(name, arguments, result.fuel, result.lasting))
         unsure |= result.unsure
@@ -144,7 +144,6 @@ class Conversation:
 
     @property
     def fuel(self) -> list[int]:
-        """Return the fuel of each call."""
         return [one.fuel for one in self.calls]
 
     @property

@@ -127,7 +127,6 @@ class Manifest(StrictDocument, _Frozen):
 
     @property
     def total_bytes(self) -> int:
-        """Return the bytes of all files."""
         return sum(file.size for file in self.files)
 
     @cached_property

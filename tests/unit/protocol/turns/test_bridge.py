@@ -27,8 +27,7 @@ from testbed.samples.chat_templates import (
 )
 
 NAMES = list(FAMILIES)
-RESULT, OTHER = GivenMessage("tool", "42", "calculator"), GivenMessage("tool", "none found", "search")
-ASKS = GivenMessage("user", "Go on.")
+RESULT, OTHER = GivenMessage("42", "calculator"), GivenMessage("none found", "search")
 QUESTION = {"role": "user", "content": "What is 6 times 7?"}
 
 QWEN = (
@@ -108,21 +107,21 @@ def test_the_families_are_accepted_and_give_what_they_document(name: str) -> Non
 def test_the_stream_is_what_the_template_would_render_where_that_changes_nothing(name: str) -> None:
     template = family_template(name)
     said = ["Let me see.", "And once more.", "Then this."]
-    turns = [Said(said[0], True, (RESULT, OTHER)), Said(said[1], True, (ASKS,)), Said(said[2], True, (RESULT,))]
+    turns = [Said(said[0], True, (RESULT, OTHER)), Said(said[1], True, (OTHER,)), Said(said[2], True, (RESULT,))]
     prompt, spans = conversation(template, turns)
     messages = [QUESTION]
     for turn in turns:
         messages.append({"role": "assistant", "content": turn.text})
         for number, one in enumerate(turn.follows):
-            messages.append({"role": one.role, "content": one.content, "tool_call_id": f"call{number:05d}"})
+            messages.append({"role": "tool", "content": one.content, "tool_call_id": f"call{number:05d}"})
     assert stream(prompt, spans) == encoded(template, template.rendered(messages, opens_turn=True))
 
 
 def test_earlier_thinking_stays_though_the_template_would_strip_it() -> None:
     template = family_template("Qwen3")
     turns = [
-        Said("<think>\nsix times seven\n</think>\n\n42", True, (ASKS,)),
-        Said("<think>\nhm\n</think>\n\nYes", True, (ASKS,)),
+        Said("<think>\nsix times seven\n</think>\n\n42", True, (OTHER,)),
+        Said("<think>\nhm\n</think>\n\nYes", True, (OTHER,)),
     ]
     prompt, spans = conversation(template, turns)
     text = decoded(template, stream(prompt, spans))
@@ -191,7 +190,7 @@ HOSTILE_TEXT = (
 def test_no_result_can_spell_a_token_of_the_template(name: str, results: list[str]) -> None:
     template = family_template(name)
     ended = [[template.end]]
-    messages = [GivenMessage("tool", result, "calculator") for result in results]
+    messages = [GivenMessage(result, "calculator") for result in results]
     ids = bridge(template, [], ended, messages)
     harmless = bridge(template, [], ended, [replace(one, content="fine") for one in messages])
     assert [one for one in ids.tolist() if one in template.guarded] == [
@@ -247,7 +246,7 @@ TEXTS = st.sampled_from(
     ]
 )
 FOLLOWS = st.lists(
-    st.builds(GivenMessage, st.sampled_from(["tool", "user"]), HOSTILE_TEXT, st.just("calculator")),
+    st.builds(GivenMessage, HOSTILE_TEXT, st.just("calculator")),
     min_size=1,
     max_size=3,
 ).map(tuple)
