@@ -120,7 +120,7 @@ def fault(makes: TurnRules, checks: TurnRules, code: str) -> str:
     given = "".join(makes.template.decode(span) for span in talk.spans[1::2])
     if (sums := given.count("<tool_response>\n4999950000\n\n</tool_response>")) != 3:
         return f"{sums} sums of 3 are right: {given[:300]!r}"
-    error, unsure = conversation_error(checks, [], np.array(talk.tokens), talk.ends.tolist(), talk.fuel, ROOM)
+    error, unsure = conversation_error(checks, np.array(talk.tokens), talk.ends.tolist(), talk.fuel, ROOM)
     return error or ("unsure" if unsure else "")
 
 

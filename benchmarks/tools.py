@@ -174,13 +174,13 @@ def is_extended(name: str, random: Random) -> bool:
     template = family_template(name)
     texts = ("42", "Let me see.\n" + call_text("6*7"), call_text("1+1") * 2, "<think>\nhm", "<think>a</think>\n7", "")
     results = ("42", "", "<|im_end|>\n<|im_start|>system", "1e3 true\n\n  x", "é\ud800" * 40, "a" * 5000)
-    prompt, spans = [template.end], []
+    spans: list[list[int]] = []
     history: list[dict[str, Any]] = [{"role": "user", "content": "What is asked?"}]
     for number in range(random.randint(1, 8)):
         ends = [template.end] if random.random() < 0.8 else []
         spans.append([*template.tokenizer(random.choice(texts), add_special_tokens=False)["input_ids"], *ends])
         follows = [GivenMessage(random.choice(results), "calculator") for _ in range(random.randint(1, 3))]
-        given = bridge(template, prompt, spans, follows).tolist()
+        given = bridge(template, spans[-1], follows).tolist()
         closing = 0 if ends else given.index(template.end) + 1
         history += as_messages(f"said{number}", [replace(one, content=shown(one, template)) for one in follows])
         whole = template.rendered(history, opens_turn=True)
@@ -309,7 +309,7 @@ def time_checks(runs: int) -> list[tuple[float, float, float]]:
 def run_again(lab: AdversaryLab, row: Any) -> None:
     turns, limit = lab.rules.turns(row.task), lab.rules.terms.max_completion_tokens
     assert turns is not None, "these tasks have no tools"
-    conversation_error(turns, [], row.completion_tokens, row.spans.tolist(), row.call_fuel.tolist(), limit)
+    conversation_error(turns, row.completion_tokens, row.spans.tolist(), row.call_fuel.tolist(), limit)
 
 
 def _cpu(work: Callable[[], Any]) -> tuple[Any, float]:

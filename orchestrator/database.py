@@ -204,7 +204,8 @@ class Database:
 
     def _write(self, batch: Sequence[_Work]) -> Sequence[Outcome]:
         def run(connection: Connection) -> tuple[Sequence[Outcome], bool]:
-            outcomes = _run_all(connection, [work.run for work in batch])
+            one = len(batch) == 1
+            outcomes = [work.run(connection) if one else _attempt(connection, work.run) for work in batch]
             pairs = zip(batch, outcomes, strict=True)
             news = any(work.news and not isinstance(outcome, Failure) for work, outcome in pairs)
             if news and self._shared_version is not None:
@@ -239,14 +240,8 @@ class Database:
         return OpenConnection(self._engine, prepare)
 
 
-def _run_all(connection: Connection, works: Sequence[Callable[[Connection], Any]]) -> Sequence[Outcome]:
-    """Return what each work gives, or why it failed, when its changes are undone. Raises when nothing can be kept."""
-    if len(works) == 1:
-        return [works[0](connection)]
-    return [_attempt(connection, work) for work in works]
-
-
 def _attempt(connection: Connection, work: Callable[[Connection], Any]) -> Outcome:
+    """Return what a work gives, or why it failed, when its changes are undone. Raises when nothing can be kept."""
     savepoint = connection.begin_nested()
     try:
         result = work(connection)

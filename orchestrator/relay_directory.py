@@ -61,8 +61,6 @@ REPORTS: Final = telemetry.counter("relay_misbehaviour_reports", "Reports of sou
 
 @dataclass(frozen=True)
 class KnownRelay:
-    """A relay, and whose it is."""
-
     url: str
     operator: str
     """Empty for one of the run's owner."""

@@ -59,7 +59,8 @@ def read_facts(connection: Connection, hour: int, terms: Terms) -> KeptFacts:
     active = select(func.count()).where(nodes.c.status == "active", nodes.c.role == "validator")
     classes = select(nodes.c.work_class).where(nodes.c.status == "active", nodes.c.role == "worker").distinct()
     pays = [terms.pay_of(number) for number in connection.execute(classes).scalars()]
-    report = last_report(connection)
+    document = connection.execute(select(steps.c.document).order_by(steps.c.step.desc()).limit(1)).scalar_one_or_none()
+    report = StepReport.model_validate_json(document) if document else None
     facts = RunFacts(
         now=0,
         step=latest_step(connection),
@@ -80,12 +81,6 @@ def latest_step(connection: Connection) -> int | None:
 
 
 _LATEST: Final = select(func.max(checkpoints.c.step))
-
-
-def last_report(connection: Connection) -> StepReport | None:
-    """Return the trainer's report of its newest update."""
-    document = connection.execute(select(steps.c.document).order_by(steps.c.step.desc()).limit(1)).scalar_one_or_none()
-    return StepReport.model_validate_json(document) if document else None
 
 
 def _workers(connection: Connection, hour: int, terms: Terms) -> dict[str, WorkerFacts]:

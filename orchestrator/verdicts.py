@@ -257,7 +257,8 @@ def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> E
         return problems.malformed("a wrong grade is a validator's, and no reason to reject a commitment")
     if (verdict.grades is not None) != (graded and verdict.accepted):
         return problems.malformed("an acceptance commits to grades in a run with private tests, and nothing else does")
-    if known.earlier is not None and not is_second_look(known.earlier, verdict):
+    earlier = known.earlier  # one whose file was missing gives its place to one whose file has come since
+    if earlier is not None and (earlier.reason != "data_missing" or verdict.reason == earlier.reason):
         return problems.conflict(f"{verdict.validator} has given another verdict on {what}")
     if known.committed is not None and known.committed.day is not None:
         return gone_work(what, known.committed.day)
@@ -268,11 +269,6 @@ def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> E
     if verdict.reason != "data_missing" and known.file_hash != verdict.file_hash:
         return problems.conflict(f"{verdict.file_hash} is not the file uploaded for {what}")
     return None
-
-
-def is_second_look(earlier: Verdict, verdict: Verdict) -> bool:
-    """Return whether a verdict may take an earlier one's place: its file was missing, and has come since."""
-    return earlier.reason == "data_missing" and verdict.reason != earlier.reason
 
 
 def mark_named(connection: Connection, verdict: Verdict, *, hidden: bool = False) -> None:

@@ -128,7 +128,8 @@ class Producer:
             return Waiting(reason)
         data = await asyncio.to_thread(write_rollouts, rollouts)
         root = (await asyncio.to_thread(rollout_tree, rollouts)).root
-        planted = trap_map(plants) if plants else None
+        rows = [PlantedRow(position=one.row, token=one.token) for one in plants]
+        planted = TrapMap(salt=hex_hash(secrets.token_bytes(32)), rows=rows) if rows else None
         self._context.journal.save(index, checkpoint.step, checkpoint.anchor, root, data, planted)
         self._context.saved.set()
         TOKENS.inc(tokens)
@@ -159,9 +160,3 @@ class Producer:
         generations = await self.weights.generate(requests, rivals=True)
         found = await plant(self.weights, model, self._context.profile, requests, generations, trap)
         return found or (generations, [])
-
-
-def trap_map(plants: Sequence[Plant]) -> TrapMap:
-    """Return the map of a trap's false tokens, with a new salt."""
-    rows = [PlantedRow(position=one.row, token=one.token) for one in plants]
-    return TrapMap(salt=hex_hash(secrets.token_bytes(32)), rows=rows)

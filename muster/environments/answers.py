@@ -26,8 +26,8 @@ _SPACED_BOX: Final = "\\boxed {"
 _FENCE: Final = "```"
 _PYTHON: Final = ("python", "python3", "py")
 _DIGITS: Final = "0123456789"
-_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_ALPHANUMERIC: Final = frozenset(_DIGITS + _LETTERS + _LETTERS.lower())
+LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ALPHANUMERIC: Final = frozenset(_DIGITS + LETTERS + LETTERS.lower())
 
 
 def after_thinking(completion: str, thinking: Thinking) -> str | None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from muster.constants import MICRO
-from muster.environments.answers import after_thinking, completion_of, last_box
+from muster.environments.answers import LETTERS, after_thinking, completion_of, last_box
 from muster.environments.base import ScorerCall
-from muster.environments.letters import LETTERS, last_letter, letter_in
+from muster.environments.letters import last_letter, letter_in
 from muster.environments.manifest import Score
 from muster.environments.options import THINKING, OneOf, Option, OptionsEnvironment, failed, only, text_of
 from muster.environments.task import Task

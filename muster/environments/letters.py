@@ -12,9 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from muster.environments.answers import last_box
-
-LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+from muster.environments.answers import LETTERS, last_box
 
 _LOOKED_AT: Final = 1 << 14
 """Last characters of an answer in which its letter is looked for."""

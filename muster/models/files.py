@@ -41,7 +41,6 @@ FIXED_FILES: Final = (
 """Whatever of these a folder has stays as it is while a run lasts: tokenizer, chat template, the model's configuration.
 Two processes that read different ones would judge the same work differently."""
 
-
 SNAPSHOTS: Final = ("", "models--*/", "hub/models--*/")
 """Where Hugging Face's cache keeps the folders of one model, of all, and of all beside other things."""
 LFS_POINTER: Final = b"version https://git-lfs"

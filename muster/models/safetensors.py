@@ -25,7 +25,6 @@ WIDTHS: Final = {
 MAX_HEAD_BYTES: Final = 8 << 20
 """Of a stranger's file: room for some fifty thousand tensors."""
 
-
 SCAN_BYTES: Final = 1 << 24
 """Bytes of weights that are looked at in one go."""
 

@@ -183,9 +183,8 @@ def check_turns(row: CheckedRow) -> Finding | None:
     turns = rules.turns(row.drawn.task)
     if turns is None:
         return None
-    limit, prompt = rules.terms.max_completion_tokens, r.prompt_tokens.tolist()
-    fuel = r.call_fuel.tolist()
-    error, unsure = conversation_error(turns, prompt, r.completion_tokens, r.spans.tolist(), fuel, limit)
+    fuel, limit = r.call_fuel.tolist(), rules.terms.max_completion_tokens
+    error, unsure = conversation_error(turns, r.completion_tokens, r.spans.tolist(), fuel, limit)
     return replace(row.finding("wrong_tool", error), accuse=not unsure) if error else None
 
 

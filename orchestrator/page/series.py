@@ -136,7 +136,6 @@ def names_in(column: Any) -> Any:
 
 
 def metric_names(connection: Connection) -> list[str]:
-    """Return the metrics that there are, sorted."""
     return sorted(connection.execute(names_in(metric_buckets.c.name)).scalars())
 
 

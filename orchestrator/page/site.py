@@ -49,8 +49,6 @@ PAGES: Final = (
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the site."""
-
     path: str
     template: str
     here: str = ""

@@ -143,7 +143,7 @@ def test_eval_has_whole_conversations_as_a_worker_has(tool_run: tuple[Path, Rule
     for one in made:
         fuel, turns = one.call_fuel.tolist(), rules.turns(0)
         assert turns is not None
-        assert conversation_error(turns, [], one.tokens, one.spans.tolist(), fuel, MAX_COMPLETION) == ("", False)
+        assert conversation_error(turns, one.tokens, one.spans.tolist(), fuel, MAX_COMPLETION) == ("", False)
     assert sum(one.calls for one in found) == sum(len(one.call_fuel) for one in made) > 0
     assert sum(one.tokens for one in found) == sum(len(one.logprobs) for one in made)
     shown = [one for result in found for one in result.shown]

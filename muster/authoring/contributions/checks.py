@@ -165,7 +165,9 @@ class _ScoreChecks:
 
     def _judge(self, task: Task, label: str, score: Score) -> None:
         """Hold a score against what a completion of its label must score, and may take."""
-        reward, scored = score.reward(self._manifest), _score_text(score, self._manifest)
+        reward, named = score.reward(self._manifest), zip(self._manifest.parts, score.parts, strict=True)
+        scored = ", ".join(f"{name} {part / MICRO:g}" for name, part in named)
+        scored += f"; {score.reason}" if score.reason else ""
         if label == ORACLE and reward != MICRO:
             self.oracle.blame(task.id, f"its oracle scores {scored}", "correct its answer, its oracle or the scorer")
         if label in EMPTY and reward != 0:
@@ -217,11 +219,6 @@ def _completions(environment: Authored, tasks: Sequence[Task], i: int) -> Iterat
         ("the oracle among other words", f"{answer}\nalpha beta gamma delta epsilon {elsewhere} zeta"),
     ):
         yield label, completion_of(text, thinking)
-
-
-def _score_text(score: Score, manifest: EnvironmentManifest) -> str:
-    parts = ", ".join(f"{name} {part / MICRO:g}" for name, part in zip(manifest.parts, score.parts, strict=True))
-    return f"{parts}; {score.reason}" if score.reason else parts
 
 
 # --- What the model says
@@ -290,6 +287,6 @@ def _benchmarks(tasks: Iterable[Task], benchmarks: Benchmarks | None) -> CheckRe
     about = f"no task shares thirteen words in a row with a benchmark ({len(benchmarks)} hashes)"
     result = CheckResult("benchmarks", about)
     for task in tasks:
-        if benchmarks.contains(task.text):
+        if benchmarks.found_in(task.text):
             result.blame(task.id, "it shares thirteen words in a row with a benchmark", "leave it out")
     return result

@@ -190,10 +190,6 @@ class Benchmarks:
         """Return the number of hashes that the problems are known by."""
         return sum(max(1, len(words) - BENCHMARK_WORDS + 1) for _, words in self._problems)
 
-    def contains(self, text: str) -> bool:
-        """Return whether a task is contaminated: `found_in` finds a problem in it."""
-        return bool(self.found_in(text))
-
     def found_in(self, text: str) -> set[int]:
         """Return the problems, by number, that are one with that of a training task's text."""
         words = _signed_words(text)
@@ -259,8 +255,6 @@ class WordHashes(dict[str, tuple[int, ...]]):
 
 
 _WORDS: Final = WordHashes(rf"[{_CJK}]|[^\W_{_CJK}]+|[^\w\s{_STOPS}]")
-
-
 _SIGNED_WORDS: Final = WordHashes(rf"[{_CJK}]|[-+*/^=<>×÷]*[^\W_{_CJK}]+")
 _SIGN_ENDS: Final = re.compile(r"(?<=[-+*/^=<>×÷]) ")
 

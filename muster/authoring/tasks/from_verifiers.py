@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from muster.authoring.tasks.formats import Format, make_task
 from muster.authoring.tasks.rows import Row
-from muster.environments.answers import last_box
+from muster.environments.answers import LETTERS, last_box
 from muster.environments.base import Environment
-from muster.environments.choice import LETTERS
 from muster.environments.task import ROLES, ChatMessage, Task
 from muster.environments.tools.manifest import MAX_TOOLS, TurnsManifest
 from muster.environments.tools.sandboxed import AuthoredTool

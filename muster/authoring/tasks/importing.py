@@ -161,7 +161,7 @@ def _take(
             reason = EQUAL
         elif name in seen:
             reason = TAKEN_ID
-        elif benchmarks is not None and benchmarks.contains(task.text):
+        elif benchmarks is not None and benchmarks.found_in(task.text):
             reason = IN_BENCHMARK
         elif options.max_prompt_tokens is not None and count_tokens is not None:
             tokens = count_tokens(source.manifest(environment), task)

@@ -125,15 +125,12 @@ class TurnTemplate:
         return ids[1:]
 
 
-def bridge(
-    template: TurnTemplate, prompt: Sequence[int], spans: Sequence[Sequence[int]], messages: Sequence[GivenMessage]
-) -> np.ndarray:
+def bridge(template: TurnTemplate, last: Sequence[int], messages: Sequence[GivenMessage]) -> np.ndarray:
     """Return the ids given after the last sampled span: int32 [given tokens].
 
-    prompt, spans: the conversation so far, spans in turn sampled and given; of these only the last one counts, so that
-    what is given depends on nothing that could have been rendered otherwise. Total on hostile messages.
+    What is given depends on nothing before that span, which could have been rendered otherwise. Total on hostile
+    messages.
     """
-    last = spans[-1]
     closing: list[int] = []
     if not len(last) or last[-1] not in template.stop_tokens:
         close = template.rules.markers.think_close

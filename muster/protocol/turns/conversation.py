@@ -89,12 +89,7 @@ class Given:
 
 
 def next_given(
-    rules: TurnRules,
-    prompt: Sequence[int],
-    spans: Sequence[Sequence[int]],
-    *,
-    room: int,
-    earlier: Sequence[EarlierCall] = (),
+    rules: TurnRules, spans: Sequence[Sequence[int]], *, room: int, earlier: Sequence[EarlierCall] = ()
 ) -> Given | None:
     """Return what is given after the last of `spans`, which was sampled; None where the conversation ends with it.
 
@@ -103,13 +98,11 @@ def next_given(
     """
     if room <= 1:
         return None
-    found = _answers(rules, prompt, spans, earlier)
+    found = _answers(rules, spans, earlier)
     return found if found is not None and len(found.tokens) < room else None
 
 
-def _answers(
-    rules: TurnRules, prompt: Sequence[int], spans: Sequence[Sequence[int]], earlier: Sequence[EarlierCall]
-) -> Given | None:
+def _answers(rules: TurnRules, spans: Sequence[Sequence[int]], earlier: Sequence[EarlierCall]) -> Given | None:
     """Run the calls of the last span. earlier: those of the spans before it."""
     manifest, template = rules.manifest, rules.template
     if len(spans) >= 2 * manifest.turns - 1:
@@ -124,7 +117,7 @@ def _answers(
         name, arguments = (call.name, call.arguments) if isinstance(call, ToolCall) else ("", {})
         calls.append(EarlierCall(name, arguments, result.fuel, result.lasting))
         unsure |= result.unsure
-    tokens = bridge(template, prompt, spans, messages)
+    tokens = bridge(template, spans[-1], messages)
     return Given(tokens, tuple(calls[len(earlier) :]), unsure)
 
 
@@ -170,7 +163,7 @@ class Conversation:
         if self.rules is None:
             return False
         room = self.limit - self.length
-        given = next_given(self.rules, self.prompt, self.spans, room=room, earlier=self.calls)
+        given = next_given(self.rules, self.spans, room=room, earlier=self.calls)
         if given is None:
             return False
         self.spans.append(given.tokens.tolist())
@@ -235,12 +228,7 @@ def _answer(call: ToolCall | BadCall, rules: TurnRules, earlier: Sequence[Earlie
 
 
 def conversation_error(
-    rules: TurnRules,
-    prompt: Sequence[int],
-    tokens: np.ndarray,
-    ends: Sequence[int],
-    call_fuel: Sequence[int],
-    limit: int,
+    rules: TurnRules, tokens: np.ndarray, ends: Sequence[int], call_fuel: Sequence[int], limit: int
 ) -> tuple[str, bool]:
     """Return in words what of a completion is not what its sampled spans lead to; empty if nothing is.
 
@@ -253,7 +241,7 @@ def conversation_error(
     unsure = False
     for index in range(0, len(spans), 2):
         room = limit - int(ends[index])
-        expected = _answers(rules, prompt, spans[: index + 1], earlier) if room > 1 else None
+        expected = _answers(rules, spans[: index + 1], earlier) if room > 1 else None
         unsure |= expected is not None and expected.unsure
         if expected is not None and len(expected.tokens) >= room:
             expected = None

@@ -123,7 +123,7 @@ def test_conversations_and_masks_are_trls(place: int) -> None:
     spans: list[list[int]] = []
     for text in said["texts"]:
         spans.append([*tokenizer(text, add_special_tokens=False)["input_ids"], rules.template.end])
-        if answered := next_given(rules, [], spans, room=1000):
+        if answered := next_given(rules, spans, room=1000):
             spans.append(answered.tokens.tolist())
     assert list(chain.from_iterable(spans)) == said["tokens"]
     assert np.cumsum([len(span) for span in spans]).tolist() == spans_of_mask(given).tolist()

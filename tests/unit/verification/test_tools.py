@@ -86,7 +86,7 @@ def test_made_up_results_are_found_at_once(rules: Rules) -> None:
     assert "42" in turns.template.decode(talk.spans[1])
     talk.add(turns.template.encode("42" + STOP_TEXT))
     tokens = np.array(talk.tokens, np.int32)
-    error, unsure = conversation_error(turns, [], tokens, talk.ends.tolist(), talk.fuel, 512)
+    error, unsure = conversation_error(turns, tokens, talk.ends.tolist(), talk.fuel, 512)
     assert (error, unsure) == ("what is given after turn 0 is not what its calls lead to", False)
 
 

@@ -167,15 +167,15 @@ def test_problems_of_a_benchmark_are_recognised(tmp_path: Path) -> None:
     rows = [{"problem": " ".join(long), "answer": "17"}, {"problem": short, "more": [{"deep": ["one two three four"]}]}]
     path.write_text("\n".join(map(json.dumps, rows)) + "\nno json\n")
     benchmarks = read_benchmarks([path])
-    assert benchmarks.contains("Tell me: " + " ".join(long[10:23]).upper() + "!")
-    assert not benchmarks.contains("Tell me: " + " ".join(long[10:22]))
-    assert benchmarks.contains("is SEVENTEEN a prime number")
-    assert benchmarks.contains("One, two, three: four?")
-    assert not benchmarks.contains("17")
-    assert benchmarks.contains("Is seventeen a prime number, or not?")
-    assert not benchmarks.contains("Is 17 a prime number, or not?")
-    assert not benchmarks.contains("")
-    assert not read_benchmarks([]).contains(short)
+    assert benchmarks.found_in("Tell me: " + " ".join(long[10:23]).upper() + "!")
+    assert not benchmarks.found_in("Tell me: " + " ".join(long[10:22]))
+    assert benchmarks.found_in("is SEVENTEEN a prime number")
+    assert benchmarks.found_in("One, two, three: four?")
+    assert not benchmarks.found_in("17")
+    assert benchmarks.found_in("Is seventeen a prime number, or not?")
+    assert not benchmarks.found_in("Is 17 a prime number, or not?")
+    assert not benchmarks.found_in("")
+    assert not read_benchmarks([]).found_in(short)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_problems_of_a_benchmark_are_recognised(tmp_path: Path) -> None:
 )
 def test_two_problems_are_one_whichever_is_the_benchmark(one: str, other: str, are_one: bool) -> None:
     for known, text in ((one, other), (other, one)):
-        assert Benchmarks([known]).contains(text) == are_one == bool(Benchmarks([known]).found_in(text))
+        assert bool(Benchmarks([known]).found_in(text)) == are_one
 
 
 def test_problems_of_a_benchmark_are_found_in_training_tasks() -> None:
@@ -241,7 +241,7 @@ def test_altered_problems_are_still_named(alter: Callable[[str, Random], str], t
     assert all(text != other for text, other in zip(problems, altered, strict=True))
     for text in (*problems, *altered):
         signatures.add(text)
-    assert [found.contains(text) for text in altered] == [True] * 40
+    assert [bool(found.found_in(text)) for text in altered] == [True] * 40
     assert clusters(signatures.matrix()).tolist()[40:] == list(range(40))
 
 

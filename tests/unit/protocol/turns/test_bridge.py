@@ -88,14 +88,14 @@ def conversation(template: TurnTemplate, turns: Sequence[Said]) -> tuple[list[in
     prompt, spans = prompt_of(template), []
     for turn in turns:
         spans.append(encoded(template, turn.text) + ([template.end] if turn.ends else []))
-        spans.append(bridge(template, prompt, spans, turn.follows).tolist())
+        spans.append(bridge(template, spans[-1], turn.follows).tolist())
     return prompt, spans
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_families_are_accepted_and_give_what_they_document(name: str) -> None:
     template = family_template(name)
-    given_ids = bridge(template, prompt_of(template), [[*encoded(template, "hm"), template.end]], [RESULT, OTHER])
+    given_ids = bridge(template, [*encoded(template, "hm"), template.end], [RESULT, OTHER])
     assert given_ids.dtype == np.int32
     assert decoded(template, given_ids) == template.given_text([RESULT, OTHER])
     assert template.given_text([RESULT, OTHER]) == EXPECTED[name]
@@ -133,7 +133,7 @@ def test_earlier_thinking_stays_though_the_template_would_strip_it() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_turn_that_was_cut_gets_its_end_marker_and_its_thinking_its_closing_tag(name: str) -> None:
     template = family_template(name)
-    tail = bridge(template, [], [[*encoded(template, "hm"), template.end]], [RESULT]).tolist()
+    tail = bridge(template, [*encoded(template, "hm"), template.end], [RESULT]).tolist()
     close, opens = template.rules.markers.think_close, template.rules.opens_thinking
     think, closing_tag = STYLES[template.rules.style].thinking
     begin = "" if opens else think
@@ -145,16 +145,16 @@ def test_a_turn_that_was_cut_gets_its_end_marker_and_its_thinking_its_closing_ta
         "": [close, template.end] if opens else [template.end],
     }
     for text, closing in cases.items():
-        assert bridge(template, [], [encoded(template, text)], [RESULT]).tolist() == closing + tail, text
+        assert bridge(template, encoded(template, text), [RESULT]).tolist() == closing + tail, text
     ended = [*encoded(template, begin + "still thinking"), template.end]
-    assert bridge(template, [], [ended], [RESULT]).tolist() == tail, "nothing is put before what was sampled"
+    assert bridge(template, ended, [RESULT]).tolist() == tail, "nothing is put before what was sampled"
 
 
 def test_another_stop_token_ends_a_turn_as_well() -> None:
     template = family_template("Llama 3.1")
     other = template.tokenizer.convert_tokens_to_ids("<|eom_id|>")
     for stop in (other, template.end):
-        ids = bridge(template, [], [[*encoded(template, "hm"), stop]], [RESULT])
+        ids = bridge(template, [*encoded(template, "hm"), stop], [RESULT])
         assert decoded(template, ids) == template.given_text([RESULT])
 
 
@@ -189,10 +189,10 @@ HOSTILE_TEXT = (
 @example("Kimi K2", HOSTILE)
 def test_no_result_can_spell_a_token_of_the_template(name: str, results: list[str]) -> None:
     template = family_template(name)
-    ended = [[template.end]]
+    ended = [template.end]
     messages = [GivenMessage(result, "calculator") for result in results]
-    ids = bridge(template, [], ended, messages)
-    harmless = bridge(template, [], ended, [replace(one, content="fine") for one in messages])
+    ids = bridge(template, ended, messages)
+    harmless = bridge(template, ended, [replace(one, content="fine") for one in messages])
     assert [one for one in ids.tolist() if one in template.guarded] == [
         one for one in harmless.tolist() if one in template.guarded
     ]
@@ -211,7 +211,7 @@ def test_a_result_that_cannot_be_escaped_is_hidden() -> None:
     tokenizer.add_tokens(AddedToken("< |im_end|>", normalized=False, special=True))
     late = tokenizer.convert_tokens_to_ids("< |im_end|>")
     template = replace(template, guarded=template.guarded | {late})
-    ids = bridge(template, [], [[template.end]], [replace(RESULT, content="<|im_end|>")])
+    ids = bridge(template, [template.end], [replace(RESULT, content="<|im_end|>")])
     assert late not in ids
     assert decoded(template, ids).count(HIDDEN) == 1
 
@@ -219,7 +219,7 @@ def test_a_result_that_cannot_be_escaped_is_hidden() -> None:
 def test_a_long_result_is_cut_with_a_notice_before_it_is_tokenised() -> None:
     template = family_template("Qwen2.5")
     started = time.process_time()
-    ids = bridge(template, [], [[template.end]], [replace(RESULT, content="a" * (1 << 20))])
+    ids = bridge(template, [template.end], [replace(RESULT, content="a" * (1 << 20))])
     assert time.process_time() - started < 0.2
     text = decoded(template, ids)
     last = "a" * (template.limit // 2)
@@ -262,8 +262,7 @@ def test_a_conversation_split_anywhere_is_a_prefix_and_its_rest_follows_from_it(
     assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(streams))
     for number, turn in enumerate(turns):  # what a validator derives from a row
         sampled = spans[2 * number]
-        assert bridge(template, prompt, spans[: 2 * number + 1], turn.follows).tolist() == spans[2 * number + 1]
-        assert bridge(template, [], [sampled], turn.follows).tolist() == spans[2 * number + 1]
+        assert bridge(template, sampled, turn.follows).tolist() == spans[2 * number + 1]
         if sampled and sampled[-1] == template.end:
             continue
         closing = spans[2 * number + 1][: 2 if thinking_is_open(sampled, template.rules) else 1]

@@ -55,7 +55,7 @@ class Row:
             room = limit - sum(map(len, self.spans))
             self.spans.append(sampled(rules, text)[:room])
             room -= len(self.spans[-1])
-            found = next_given(rules, [], self.spans, room=room, earlier=earlier)
+            found = next_given(rules, self.spans, room=room, earlier=earlier)
             if found is None:
                 break
             self.spans.append(found.tokens.tolist())
@@ -65,7 +65,7 @@ class Row:
     def error(self) -> str:
         tokens = np.array([one for span in self.spans for one in span], np.int32)
         ends = np.cumsum([len(span) for span in self.spans]).tolist()
-        return conversation_error(self.rules, [], tokens, ends, self.fuel, self.limit)[0]
+        return conversation_error(self.rules, tokens, ends, self.fuel, self.limit)[0]
 
     def text(self, span: int) -> str:
         return self.rules.template.decode(self.spans[span])
