@@ -217,7 +217,7 @@ def ticks_of(pid: int) -> int:
 @pytest.mark.parametrize(
     ("limit", "says"),
     [
-        ("-d 300000", "gives the process no 640 MiB of memory"),
+        ("-d 350000", "gives the process no 640 MiB of memory"),
         ("-v 3000000", "memory"),
         ("-v 600000", "memory|thread"),
         ("-v 60000", ""),

@@ -48,7 +48,8 @@ def test_rollouts_beyond_the_context_are_refused() -> None:
     longest = local.max_prompt_tokens + local.max_completion_tokens
     check_context(local, longest)
     check_context(local, None)
-    with pytest.raises(ConfigError, match=f"rollouts of up to {longest} tokens do not fit"):
+    completion = f"completions of up to {local.max_completion_tokens}"
+    with pytest.raises(ConfigError, match=f"up to {local.max_prompt_tokens} tokens and {completion} do not fit"):
         check_context(local, longest - 1)
 
 
