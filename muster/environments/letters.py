@@ -42,7 +42,8 @@ _VERBS: Final = (
 )
 """What follows an A that begins a sentence and is no article."""
 _NO_CHOICE: Final = re.compile(
-    rf"{_OPERATOR}[ ({{$]*[A-Z]\b|\b[A-Z][ )}}$]*(?={_OPERATOR}|[-*]\w)|\w[-*][A-Z]\b|[0-9\u00b0] ?[A-Z]\b"
+    rf"{_OPERATOR}[ ({{$]*[A-Z]\b|\b[A-Z](?:[ }}$]|\)(?! ?\$\\))*(?={_OPERATOR}|[-*]\w)|\w[-*][A-Z]\b"
+    r"|[0-9\u00b0] ?[A-Z]\b"
     r"|\b(?:[A-Za-z]|Pr|[Vv]ar|[Cc]ov|sin|cos|tan|log|ln|exp|det|tr|dim|rank|max|min|gcd|deg)\([^()\n]{0,40}\)"
     rf"|(?i:\b(?:{_NAMERS})) [A-Z]\b(?:(?:,|,? and|,? or) [A-Z]\b){{0,8}}|\b[A-Z] (?:stands for|denotes|represents)\b"
     rf"|\bI (?!or\b|and\b|nor\b|because\b)(?=[a-z])|(?<![a-z0-9,;] )\bA (?!(?:{_VERBS})\b)(?=[a-z])",
@@ -50,7 +51,7 @@ _NO_CHOICE: Final = re.compile(
 )
 """Letters in formulas, units, of names, and articles."""
 _ENDS: Final = ".!?;\n\u3002\uff01\uff1f"
-_TOKEN: Final = re.compile(rf"[\w'\u2019]+|\.(?![0-9])|[{_ENDS[1:]}]", re.ASCII)
+_TOKEN: Final = re.compile(rf"\w+(?:['\u2019]\w+)*|\.(?![0-9])|[{_ENDS[1:]}]", re.ASCII)
 
 _TURNS: Final = "but|so|because|since|while|whereas|which|however"
 """Words that begin another clause."""
@@ -65,7 +66,8 @@ _LIST: Final = r" [A-Z](?: (?:or |and |nor )?(?:option |choice )?[A-Z]){0,5}\b"
 _DENIED: Final = re.compile(
     r"\b(?:not|no|neither|nor|\w+n't|cannot|never|unlike|contrary|except|without|instead|rather|over|than"
     rf"|(?:exclud|eliminat|reject|discard|dismiss|discount|rul|cross)\w*){_LINKS}{_LIST}(?: but\b)?"
-    rf"|\b(?:if|unless|suppos\w+|assum\w+|had|some|someone|many|(?<!the )others|may|might|tempt\w+){_WORDS}{_LIST}"
+    rf"|\b(?:if|unless|suppos\w+|assum\w+|had|some|someone|many|(?<!the )others|may|might|tempt\w+"
+    rf"|initially|originally|first (?:answer|choice|guess|thought)){_WORDS}{_LIST}"
     rf"|(?<! is){_LIST}(?: no|{_WORDS} (?:(?:not|\w+n't|cannot|never)(?!{_LINKS} [A-Z]\b)|(?<!the )only|no sense"
     r"|at first|neither|too|out|off|negative|trap|partial\w*|partly|almost|nearly|impossible|irrelevant|misses|opposite"
     r"|un(?:likely|true|supported|related)|in(?:correct|accurate|valid|complete|consistent|appropriate|sufficient)"
@@ -86,6 +88,10 @@ _FOLLOW: Final = re.compile(
 )
 """Weaker words: they count where no clause has a stronger one, and all name one letter."""
 _UNREAL: Final = re.compile(r"\b(?:if|were|unless|suppos\w+|assum\w+|had|might|partial\w*|partly|almost|different)\b")
+_RETRACTED: Final = re.compile(
+    r"\b(?:(?:wait|hmm) (?:no|that|actually|it)|sorry|oops|scratch that|on (?:reflection|second thought)|my mistake)\b"
+)
+"""Words behind which no earlier choice counts."""
 
 
 def last_letter(text: str, choices: int) -> str | None:
@@ -101,10 +107,11 @@ def last_letter(text: str, choices: int) -> str | None:
     every = set().union(*(found for _, found in clauses))
     if len(every) < 2:
         return next(iter(every), None)
+    retracted = [place for place, (clause, _) in enumerate(clauses) if _RETRACTED.search(clause)]
     for words in (_CHOOSE, _FOLLOW):
         chosen = [
             next(iter(found))
-            for clause, found in clauses
+            for clause, found in clauses[max(retracted, default=0) :]
             if len(found) == 1 and words.search(clause) and not _UNREAL.search(clause)
         ]
         if chosen:
