@@ -16,7 +16,7 @@ _EMOJI: Final = "\u2194-\u21aa\u2300-\u23ff\u25a0-\u27bf\u2b05-\u2b55\U0001f000-
 _JOINED: Final = re.compile(
     f"(?<=[{_JOINING}])(?<!\\d)[\u200c\u200d](?=[{_JOINING}])(?!\\d)"
     f"|(?:(?<=[{_EMOJI}])|(?<=[{_EMOJI}]\ufe0f))[\u200c\u200d](?=[{_EMOJI}])"
-    "|(?<=\U0001f3f4)[\U000e0020-\U000e007f]{1,7}"
+    "|(?<=\U0001f3f4)[\U000e0020-\U000e007e]{1,6}\U000e007f"
 )
 """Joiners without which words of these scripts and joined emoji read otherwise, and the region of a black flag."""
 

@@ -48,7 +48,8 @@ def test_what_scripts_and_emoji_need_stays(text: str) -> None:
         ("1\u200c2 ١\u200c٢ ∑\u200d∑", "1\\u200c2 ١\\u200c٢ ∑\\u200d∑"),
         ("م\u200d👧", "م\\u200d👧"),
         ("👩\u200d\u200d👧", "👩\\u200d\\u200d👧"),
-        ("🏴" + "\U000e0061" * 9, "🏴" + "\U000e0061" * 7 + "\\U000e0061" * 2),
+        ("🏴" + "\U000e0061" * 9, "🏴" + "\\U000e0061" * 9),
+        ("🏴\U000e0067\U000e0062!", "🏴\\U000e0067\\U000e0062!"),
     ],
 )
 def test_joiners_and_tags_elsewhere_are_escaped(text: str, shown: str) -> None:
