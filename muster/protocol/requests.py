@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -35,10 +36,10 @@ def host_of(url: str) -> str:
     """
     try:
         parts = URL(url)
-    except InvalidURL as error:
+        host = parts.raw_host.decode("ascii").removesuffix(".")
+        host = f"[{ip_address(host)}]" if ":" in host else host
+    except (InvalidURL, ValueError) as error:
         raise MalformedError(f"{url[:200]!r} has no host name: {error}") from None
-    host = parts.raw_host.decode("ascii").removesuffix(".")
-    host = f"[{host}]" if ":" in host else host
     return host if parts.port is None else f"{host}:{parts.port}"
 
 

@@ -132,6 +132,11 @@ def test_a_host_has_one_form(url, host):
     assert host_as_sent(httpx2.Request("GET", url).headers["host"]) == host
 
 
+@pytest.mark.parametrize("host", ["[2001:DB8::1]", "[2001:0db8:0:0::1]", "[2001:db8:0:0:0:0:0:1]"])
+def test_an_address_of_ipv6_has_one_form(host):
+    assert host_of(f"https://{host}:8600/") == "[2001:db8::1]:8600"
+
+
 def test_what_is_no_host_name_is_refused():
     with pytest.raises(MalformedError, match="has no host name"):
         host_of("https://a\u2260b..example/")
