@@ -42,7 +42,8 @@ _WORDINGS: Final[dict[ErrorKind, str]] = {
     "refused": r"block gas limit|gas ?limit ?exceeded",
     "behind": r"(beyond|after|above|past|er than|ahead of|>) ((the|its|current|last|latest|chain) )*"
     r"(head|latest|accepted|tip|block ?(number|height))|(unknown|future) (block|header)\b"
-    r"|\b(block|header)s?\b[^.:]*(not ?found|not be found|not (yet )?(available|known|indexed))",
+    r"|\b(to)?(block|header)s?\b[^.:]*(not ?(be )?found|not (yet )?(available|known|indexed|synced|exist)"
+    r"|in the future)|(not find|no such) block|block height \d+ exceeds",
     "wide": r"\branges?\b|\bresults\b|response (size|(is )?too)|blocks? distance|many (blocks|logs)|\d blocks"
     r"|logs matched",
     "busy": r"rate.?(limit|exceed)|(count|quota) exceed|too many requests?\b|request (rate|limit|count)|compute units"

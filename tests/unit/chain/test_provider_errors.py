@@ -38,6 +38,12 @@ ANSWERS: list[tuple[str, int, str, ErrorKind]] = [
     ("Avalanche", -32000, "requested to block 120 after last accepted block 110", "behind"),
     ("QuickNode", -32000, "the requested block is not yet available", "behind"),
     ("any", -32602, "invalid block range: end (120) > latest (110)", "behind"),
+    ("any", -32000, "toBlock 120 is in the future", "behind"),
+    ("any", -32000, "block 0x78 does not exist", "behind"),
+    ("any", -32000, "end block 0x78 is not yet synced", "behind"),
+    ("any", -32000, "could not find block 120", "behind"),
+    ("any", -32000, "no such block", "behind"),
+    ("any", -32602, "block height 120 exceeds the current height 110", "behind"),
     # Too many requests
     ("Alchemy", 429, "Your app has exceeded its compute units per second capacity. If you have retries", "busy"),
     ("Anvil", -32602, "BlockOutOfRangeError: block height is 230 but requested was 224", "busy"),
