@@ -200,7 +200,7 @@ def read_address(path: Path) -> str:
 
 
 def _checksummed(named: object) -> str | None:
-    address = f"0x{str(named).removeprefix('0x')}"
+    address = f"0x{str(named).lower().removeprefix('0x')}"
     return to_checksum_address(address) if is_address(address) else None
 
 

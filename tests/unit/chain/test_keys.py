@@ -187,7 +187,7 @@ def test_keystore_without_address_opens_and_names_none(tmp_path: Path) -> None:
     assert f"cast wallet address --keystore {path}" in caught.value.hint
 
 
-@pytest.mark.parametrize("named", [ADDRESS, ADDRESS.lower(), ADDRESS.lower().removeprefix("0x")])
+@pytest.mark.parametrize("named", [ADDRESS, ADDRESS.lower(), ADDRESS.upper(), ADDRESS.lower()[2:]])
 def test_keystore_names_its_address_in_any_form(tmp_path: Path, named: str) -> None:
     path = write_keystore(tmp_path / "node.json", keystore(bytes.fromhex(KEY), address=named))
     assert read_address(path) == load_keystore(path, PASSWORD).address == ADDRESS
