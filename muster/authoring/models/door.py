@@ -104,7 +104,8 @@ ROPE_KEYS: Final = frozenset(
 METADATA: Final = frozenset(
     {"_name_or_path", "model_type", "architectures", "auto_map", "transformers_version", "transformers.js_config"}
     | {"dtype", "torch_dtype", "tokenizer_class", "id2label", "label2id", "is_llama_config", "pretraining_tp"}
-    | {"_attn_implementation_autoset", "unsloth_version", "unsloth_fixed", "finetuning_task"}
+    | {"_attn_implementation_autoset", "_flash_attn_2_enabled", "gradient_checkpointing", "keys_to_ignore_at_inference"}
+    | {"unsloth_version", "unsloth_fixed", "finetuning_task"}
 )
 """Keys that change nothing of what the programs compute: where a model comes from, and what others do with it."""
 PLAIN: Final = MappingProxyType(
@@ -243,6 +244,8 @@ def _check_ropes(raw: dict[str, Any], kind: str) -> None:
             allowed |= {"attention_factor"}
         if others := rope.keys() - allowed:
             raise ConfigError(f"not all programs of a run heed {', '.join(sorted(others))[:200]} of RoPE {way}")
+        if way == "llama3" and not rope.get("low_freq_factor", 1) <= rope.get("high_freq_factor", 4):
+            raise ConfigError("RoPE llama3 has a low_freq_factor above its high_freq_factor: not all programs heed it")
         if way in ("llama3", "yarn") and not rope.get("original_max_position_embeddings"):
             raise ConfigError(f"RoPE {way} names no original_max_position_embeddings, which programs guess differently")
         reach = rope.get("original_max_position_embeddings", 0) * rope.get("factor", 1)

@@ -26,6 +26,8 @@ WEIGHTS = "model.safetensors"
 ENDLESS = "{% for i in range(99999) %}"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64}
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -97,6 +99,7 @@ def test_a_dense_model_is_let_in(folder: Path, changes: dict[str, Any]) -> None:
         ({"rope_parameters": {"full_attention": None}}, "full_attention"),
         (rope(rope_type="linear", type="yarn", factor=2.0), "'linear and yarn'"),
         (rope(rope_type="linear", factor=True), "factor to True"),
+        (rope(**LLAMA3, low_freq_factor=4.0, high_freq_factor=1.0), "low_freq_factor above"),
         ({"num_hidden_layers": 1_000_000}, "num_hidden_layers of 1000000"),
         ({"model_type": "mixtral"}, "mixture of experts"),
         ({"model_type": "mamba"}, "state between tokens"),
@@ -136,6 +139,9 @@ def test_settings_that_say_nothing_are_let_in(folder: Path) -> None:
         quantization_config=None,
         layer_types=None,
         use_mrope=False,
+        gradient_checkpointing=False,
+        keys_to_ignore_at_inference=["past_key_values"],
+        _flash_attn_2_enabled=True,
         id2label={"0": "LABEL_0"},
         max_new_tokens=20,
     )
