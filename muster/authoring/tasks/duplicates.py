@@ -255,13 +255,15 @@ class WordHashes(dict[str, tuple[int, ...]]):
 
 
 _WORDS: Final = WordHashes(rf"[{_CJK}]|[^\W_{_CJK}]+|[^\w\s{_STOPS}]")
-_SIGNED_WORDS: Final = WordHashes(rf"[{_CJK}]|[-+*/^=<>×÷]*[^\W_{_CJK}]+")
-_SIGN_ENDS: Final = re.compile(r"(?<=[-+*/^=<>×÷]) ")
+_SIGNED_WORDS: Final = WordHashes(rf"[{_CJK}]|(?:[-+*/^=<>]+(?=\d|[^\W\d_](?![^\W_])))?[^\W_{_CJK}]+")
+_ONE_SIGN: Final = str.maketrans("×⋅·÷", "***/")
+_SIGN_ENDS: Final = re.compile(r"(?<=[-+*/^=<>])[ ({\[$]+")
 
 
 def _signed_words(text: str) -> Hashes:
-    """Return the hashes of a text's words, each with the signs of arithmetic before it, without other marks."""
-    return np.array(_SIGNED_WORDS.hashes(_SIGN_ENDS.sub("", normal_text(text))), np.uint64)
+    """Return the hashes of a text's words, numbers and single letters with the signs of arithmetic before them."""
+    plain = normal_text(text).replace("**", " ").translate(_ONE_SIGN)  # stars of bold letters
+    return np.array(_SIGNED_WORDS.hashes(_SIGN_ENDS.sub("", plain)), np.uint64)
 
 
 def _word_hash(word: str) -> int:

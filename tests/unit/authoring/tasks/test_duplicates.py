@@ -186,6 +186,11 @@ def test_problems_of_a_benchmark_are_recognised(tmp_path: Path) -> None:
         ("What is 12 - 30 + 5?", "Tell me: what is 12-30 +5", True),
         ("What is $12 - 30$?", "What is 12 \u2212 30?", True),
         ("What is 12 * 30?", "What is 12 / 30?", False),
+        ("**What** is the *sum* of **12** and 30?", "What is the sum of 12 and 30?", True),
+        ("A well-known prime is - seven - or eleven", "a well known prime is seven or eleven", True),
+        ("What is 2 \u00d7 3 + 8 \u00f7 4?", "What is 2 * 3 + 8 / 4?", True),
+        ("Solve x^{2} - (5x) + 6 = 0", "Solve x^2 - 5x + 6 = 0", True),
+        ("Solve x - y + z", "Solve x + y - z", False),
         ("a b c", "a b c", False),
     ],
 )
