@@ -88,9 +88,7 @@ _FOLLOW: Final = re.compile(
 )
 """Weaker words: they count where no clause has a stronger one, and all name one letter."""
 _UNREAL: Final = re.compile(r"\b(?:if|were|unless|suppos\w+|assum\w+|had|might|partial\w*|partly|almost|different)\b")
-_RETRACTED: Final = re.compile(
-    r"\b(?:(?:wait|hmm) (?:no|that|actually|it)|sorry|oops|scratch that|on (?:reflection|second thought)|my mistake)\b"
-)
+_RETRACTED: Final = re.compile(r"\b(?:wait (?:no|that|actually|it)|sorry|oops|scratch that|on reflection|my mistake)\b")
 """Words behind which no earlier choice counts."""
 
 
