@@ -64,7 +64,7 @@ _LINKS: Final = (
 )
 _LIST: Final = r" [A-Z](?: (?:or |and |nor )?(?:option |choice )?[A-Z]){0,5}\b"
 _DENIED: Final = re.compile(
-    r"\b(?:not|no|neither|nor|\w+n't|cannot|never|unlike|contrary|except|without|instead|rather|over|than"
+    r"\b(?:not|no|neither|nor|\w+n't|cannot|never|unlike|contrary|except|without|instead of|rather|over|than"
     rf"|(?:exclud|eliminat|reject|discard|dismiss|discount|rul|cross)\w*){_LINKS}{_LIST}(?: but\b)?"
     rf"|\b(?:if|unless|suppos\w+|assum\w+|had|some|someone|many|(?<!the )others|may|might|tempt\w+"
     rf"|initially|originally|first (?:answer|choice|guess|thought)){_WORDS}{_LIST}"
@@ -76,18 +76,18 @@ _DENIED: Final = re.compile(
 )
 """Letters that are denied, or named by others: in clauses as `_clauses` gives them."""
 _CHOOSE: Final = re.compile(
-    r"\b(?:ans|answers?|choos\w+|chose\w*|select\w*|pick\w*|correct\w*|right(?! angle| triangle| side| hand)|best"
-    r"|conclu\w+|favou?r\w*|decid\w+|decision|votes?|guess|(?:option|choice) (?:is|would)|my choice"
-    r"|go(?:ing)? (?:for|with)|opt\w* for|settl\w+ (?:on|for)|i'd say|i would say|lean\w* towards?)\b"
+    r"\b(?:ans|answers?(?! choice)|choos\w+|chose\w*|select\w*|pick\w*|conclu\w+|favou?r\w*|decid\w+|decision|votes?|guess"
+    r"|my choice|go(?:ing)? (?:for|with)|opt\w* for|settl\w+ (?:on|for)|i'd say|i would say|lean\w* towards?)\b"
 )
+_PRAISE: Final = re.compile(r"\b(?:correct\w*|right(?! angle| triangle| side| hand)|best|(?:option|choice) (?:is|would))\b")
 _FOLLOW: Final = re.compile(
     r"\b(?:so|thus|therefore|hence|consequently|accordingly|it's|that's|leav\w+|left|must|true$|match\w*|fits?|works"
     r"|holds|points? to|(?:it|that|this|which) is|it is|makes|mark|tick|circle|what|solution|response|agrees"
     r"|corresponds|consistent|accurate|arrive|end up|in (?:sum|short)|summary|overall|result|finally|ultimately"
     r"|remains|survives|only [A-Z]|the only|then$|has to be)\b"
 )
-"""Weaker words: they count where no clause has a stronger one, and all name one letter."""
-_UNREAL: Final = re.compile(r"\b(?:if|were|unless|suppos\w+|assum\w+|had|might|partial\w*|partly|almost|different)\b")
+"""Weaker words, as those of praise: they count where no clause has a stronger one, and all name one letter."""
+_UNREAL: Final = re.compile(r"\b(?:if|were|unless|suppos\w+|assum\w+|had|might|partial\w*|partly|almost|different|mistake|wrong|those)\b")
 _RETRACTED: Final = re.compile(r"\b(?:wait (?:no|that|actually|it)|sorry|oops|scratch that|on reflection|my mistake)\b")
 """Words behind which no earlier choice counts."""
 
@@ -106,7 +106,7 @@ def last_letter(text: str, choices: int) -> str | None:
     if len(every) < 2:
         return next(iter(every), None)
     retracted = [place for place, (clause, _) in enumerate(clauses) if _RETRACTED.search(clause)]
-    for words in (_CHOOSE, _FOLLOW):
+    for words in (_CHOOSE, _PRAISE, _FOLLOW):
         chosen = [
             next(iter(found))
             for clause, found in clauses[max(retracted, default=0) :]
