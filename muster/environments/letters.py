@@ -42,8 +42,7 @@ _VERBS: Final = (
 )
 """What follows an A that begins a sentence and is no article."""
 _NO_CHOICE: Final = re.compile(
-    rf"{_OPERATOR}[ ({{$]*[A-Z]\b|\b[A-Z](?:[ }}$]|\)(?! ?\$\\))*(?={_OPERATOR}|[-*]\w)|\w[-*][A-Z]\b"
-    r"|[0-9\u00b0] ?[A-Z]\b"
+    rf"{_OPERATOR}[ ({{$]*[A-Z]\b|\b[A-Z](?:[ }}$]|\)(?! ?\$\\))*(?={_OPERATOR}|[-*]\w)|\w[-*][A-Z]\b|[0-9°] ?[A-Z]\b"
     r"|\b(?:[A-Za-z]|Pr|[Vv]ar|[Cc]ov|sin|cos|tan|log|ln|exp|det|tr|dim|rank|max|min|gcd|deg)\([^()\n]{0,40}\)"
     rf"|(?i:\b(?:{_NAMERS})) [A-Z]\b(?:(?:,|,? and|,? or) [A-Z]\b){{0,8}}|\b[A-Z] (?:stands for|denotes|represents)\b"
     rf"|\bI (?!or\b|and\b|nor\b|because\b)(?=[a-z])|(?<![a-z0-9,;] )\bA (?!(?:{_VERBS})\b)(?=[a-z])",
@@ -67,7 +66,7 @@ _DENIED: Final = re.compile(
     r"\b(?:not|no|neither|nor|\w+n't|cannot|never|unlike|contrary|except|without|instead of|rather|over|than"
     rf"|(?:exclud|eliminat|reject|discard|dismiss|discount|rul|cross)\w*){_LINKS}{_LIST}(?: but\b)?"
     rf"|\b(?:if|unless|suppos\w+|assum\w+|had|some|someone|many|(?<!the )others|may|might|tempt\w+"
-    rf"|initially|originally|first (?:answer|choice|guess|thought)){_WORDS}{_LIST}"
+    rf"|initially|originally|mistake|those|(?:first|wrong) (?:answer|choice|guess|thought)){_WORDS}{_LIST}"
     rf"|(?<! is){_LIST}(?: no|{_WORDS} (?:(?:not|\w+n't|cannot|never)(?!{_LINKS} [A-Z]\b)|(?<!the )only|no sense"
     r"|at first|neither|too|out|off|negative|trap|partial\w*|partly|almost|nearly|impossible|irrelevant|misses|opposite"
     r"|un(?:likely|true|supported|related)|in(?:correct|accurate|valid|complete|consistent|appropriate|sufficient)"
@@ -76,10 +75,12 @@ _DENIED: Final = re.compile(
 )
 """Letters that are denied, or named by others: in clauses as `_clauses` gives them."""
 _CHOOSE: Final = re.compile(
-    r"\b(?:ans|answers?(?! choice)|choos\w+|chose\w*|select\w*|pick\w*|conclu\w+|favou?r\w*|decid\w+|decision|votes?|guess"
-    r"|my choice|go(?:ing)? (?:for|with)|opt\w* for|settl\w+ (?:on|for)|i'd say|i would say|lean\w* towards?)\b"
+    r"\b(?:ans|answers?(?! choice)|choos\w+|chose\w*|select\w*|pick\w*|conclu\w+|favou?r\w*|decid\w+|decision|votes?"
+    r"|guess|my choice|go(?:ing)? (?:for|with)|opt\w* for|settl\w+ (?:on|for)|i'd say|i would say|lean\w* towards?)\b"
 )
-_PRAISE: Final = re.compile(r"\b(?:correct\w*|right(?! angle| triangle| side| hand)|best|(?:option|choice) (?:is|would))\b")
+_PRAISE: Final = re.compile(
+    r"\b(?:correct\w*|right(?! angle| triangle| side| hand)|best|(?:option|choice) (?:is|would))\b"
+)
 _FOLLOW: Final = re.compile(
     r"\b(?:so|thus|therefore|hence|consequently|accordingly|it's|that's|leav\w+|left|must|true$|match\w*|fits?|works"
     r"|holds|points? to|(?:it|that|this|which) is|it is|makes|mark|tick|circle|what|solution|response|agrees"
@@ -87,7 +88,7 @@ _FOLLOW: Final = re.compile(
     r"|remains|survives|only [A-Z]|the only|then$|has to be)\b"
 )
 """Weaker words, as those of praise: they count where no clause has a stronger one, and all name one letter."""
-_UNREAL: Final = re.compile(r"\b(?:if|were|unless|suppos\w+|assum\w+|had|might|partial\w*|partly|almost|different|mistake|wrong|those)\b")
+_UNREAL: Final = re.compile(r"\b(?:if|were|unless|suppos\w+|assum\w+|had|might|partial\w*|partly|almost|different)\b")
 _RETRACTED: Final = re.compile(r"\b(?:wait (?:no|that|actually|it)|sorry|oops|scratch that|on reflection|my mistake)\b")
 """Words behind which no earlier choice counts."""
 

@@ -104,8 +104,7 @@ ROPE_KEYS: Final = frozenset(
 METADATA: Final = frozenset(
     {"_name_or_path", "model_type", "architectures", "auto_map", "transformers_version", "transformers.js_config"}
     | {"dtype", "torch_dtype", "tokenizer_class", "id2label", "label2id", "is_llama_config", "pretraining_tp"}
-    | {"_attn_implementation_autoset", "_flash_attn_2_enabled", "gradient_checkpointing", "keys_to_ignore_at_inference"}
-    | {"unsloth_version", "unsloth_fixed", "finetuning_task"}
+    | {"_attn_implementation_autoset", "_flash_attn_2_enabled", "unsloth_version", "unsloth_fixed", "finetuning_task"}
 )
 """Keys that change nothing of what the programs compute: where a model comes from, and what others do with it."""
 PLAIN: Final = MappingProxyType(

@@ -139,8 +139,6 @@ def test_settings_that_say_nothing_are_let_in(folder: Path) -> None:
         quantization_config=None,
         layer_types=None,
         use_mrope=False,
-        gradient_checkpointing=False,
-        keys_to_ignore_at_inference=["past_key_values"],
         _flash_attn_2_enabled=True,
         id2label={"0": "LABEL_0"},
         max_new_tokens=20,
