@@ -66,7 +66,7 @@ _DENIED: Final = re.compile(
     r"\b(?:not|no|neither|nor|\w+n't|cannot|never|unlike|contrary|except|without|instead of|rather|over|than"
     rf"|(?:exclud|eliminat|reject|discard|dismiss|discount|rul|cross)\w*){_LINKS}{_LIST}(?: but\b)?"
     rf"|\b(?:if|unless|suppos\w+|assum\w+|had|some|someone|many|(?<!the )others|may|might|tempt\w+"
-    rf"|initially|originally|mistake|those|(?:first|wrong) (?:answer|choice|guess|thought)){_WORDS}{_LIST}"
+    rf"|initially|originally|mistake|who|(?:first|wrong) (?:answer|choice|guess|thought)){_WORDS}{_LIST}"
     rf"|(?<! is){_LIST}(?: no|{_WORDS} (?:(?:not|\w+n't|cannot|never)(?!{_LINKS} [A-Z]\b)|(?<!the )only|no sense"
     r"|at first|neither|too|out|off|negative|trap|partial\w*|partly|almost|nearly|impossible|irrelevant|misses|opposite"
     r"|un(?:likely|true|supported|related)|in(?:correct|accurate|valid|complete|consistent|appropriate|sufficient)"
