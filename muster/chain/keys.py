@@ -254,7 +254,7 @@ def _decrypted(document: Any, password: str) -> bytes:
 
 def no_keystore(path: Path) -> ConfigError:
     """Return what is wrong where a key was never made, or is elsewhere."""
-    return ConfigError(f"no keystore at {path}", hint=f"muster wallet new {path}")
+    return ConfigError(f"no keystore at {path}", hint=f"muster wallet new {path.resolve()}")  # a link's target
 
 
 def load_raw_key(path: Path, chain_id: int) -> Signer:

@@ -193,6 +193,14 @@ def test_keystore_names_its_address_in_any_form(tmp_path: Path, named: str) -> N
     assert read_address(path) == load_keystore(path, PASSWORD).address == ADDRESS
 
 
+def test_the_hint_for_a_link_to_nothing_can_be_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(ConfigError, match="no keystore") as caught:
+        read_address(tmp_path / "link")
+    made = create_keystore(Path(caught.value.hint.removeprefix("muster wallet new ")), PASSWORD, iterations=CHEAP)
+    assert read_address(tmp_path / "link") == made.address
+
+
 def test_keystore_that_names_another_address_is_not_opened(tmp_path: Path) -> None:
     other = Signer.random().address
     path = write_keystore(tmp_path / "node.json", keystore(bytes.fromhex(KEY), address=other))
