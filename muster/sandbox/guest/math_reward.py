@@ -27,7 +27,7 @@ UNIT = re.compile(
     rf"(?<=[\d}}\s])(?!(?:\\text\s*\{{\s*)?{CHANGING.pattern})(?:\\(?:text|mathrm|rm|mbox)\s*\{{\s*([A-Za-z]{{1,12}})\s*\}}"
     r"|([A-Za-z]{3,12}|[ckm]?m|[kmc]?g|[mc]?[lL]|in|ft|yd|mi|lb|oz|hr?|s|Hz|[NJWVAKCF]))(?:\s*\^\s*\{?([23])\}?)?\s*$"
 )
-SPACES = re.compile(r"(?<!\\)\\[,;:! ]|\\(?:left|right|displaystyle)(?![A-Za-z])|~")
+SPACES = re.compile(r"(?<!\\)\\[,;:! ]|\\(?:left|right|displaystyle|q?quad)(?![A-Za-z])|~")
 GROUPED = re.compile(r"(?<![\d.])\d{1,3}(?:(?:,|\{,\}|\\,)\d{3})+(?![\d])")
 DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)")
 POWER = re.compile(r"(?:\\times|\\cdot|\*|×|·)\s*10\s*(?:\^|\*\*)\s*\{?\s*([+-]?\d{1,3})\s*\}?$")
@@ -41,7 +41,7 @@ STATED = re.compile(r".*(?:\bis\b|\bare\b|\bequals\b|:|=)", re.DOTALL | re.IGNOR
 SIGN = r"\s*(<=?|>=?|[≤≥]|\\[lg](?:eq?(?:slant)?|t)(?![A-Za-z]))\s*"
 BOUNDS = re.compile(rf"\s*(?:([^<>≤≥]+?){SIGN})?([A-Za-df-z])(?:{SIGN}([^<>≤≥]+))?\s*")
 OPEN = (None, "<", ">", r"\lt", r"\gt")
-OR = re.compile(r"\\(?:text|mathrm)\s*\{\s*or\s*\}|\bor\b|\\(?:lor|vee)(?![A-Za-z])")
+OR = re.compile(r",?\s*\\(?:text(?:rm)?|mathrm)\s*\{\s*,?\s*or\s*\}|\bor\b|\\(?:lor|vee)(?![A-Za-z])")
 NAMED = re.compile(r"\s*(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?|[A-Za-z]\(\w\))\s*=")
 """What may stand before an answer: the name of what was looked for."""
 
