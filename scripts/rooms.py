@@ -38,16 +38,16 @@ BUDGET: Final[dict[str, int]] = {
     "adversary": 139,
     "benchmarks": 16_983,
     MODULES: 211,
-    "muster/authoring": 6_644,
-    "muster/chain": 3_370,
+    "muster/authoring": 6_648,
+    "muster/chain": 3_371,
     "muster/clients": 2_354,
     "muster/console": 11_044,
     "muster/contracts": 297,
-    "muster/environments": 2_821,
+    "muster/environments": 2_827,
     "muster/grading": 356,
     "muster/models": 1_446,
     "muster/proofs": 547,
-    "muster/protocol": 4_342,
+    "muster/protocol": 4_343,
     "muster/rollouts": 873,
     "muster/runtime": 2_769,
     "muster/sandbox": 2_387,
@@ -70,7 +70,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 78_888, "benchmarks and testbed": 31_746}
+SUMS: Final = {"production": 78_900, "benchmarks and testbed": 31_746}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05
