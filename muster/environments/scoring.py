@@ -26,7 +26,6 @@ class Scorers(Closing):
         self._environments: dict[bytes, Environment] = {}
 
     def close(self) -> None:
-        """End the sandbox's processes."""
         self.sandbox.close()
 
     def environment(self, manifest: EnvironmentManifest) -> Environment:

@@ -98,7 +98,6 @@ class TaskSetPart:
     @computed_field
     @cached_property
     def count(self) -> int:
-        """Return the number of tasks."""
         return sum(shard.count for shard in self.shards)
 
     @property

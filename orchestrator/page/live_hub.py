@@ -140,7 +140,6 @@ class LiveHub:
 
     @property
     def count(self) -> int:
-        """Return how many streams are open."""
         return len(self._watchers)
 
     # Reading

@@ -68,7 +68,6 @@ class ServerSpec:
 
     @property
     def url(self) -> str:
-        """Return the base URL for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/v1"
 

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -281,10 +281,12 @@ class Verification:
     problems: tuple[str, ...]
 
 
-def verify_folder(version: Path, root: bytes | None = None) -> Verification:
+def verify_folder(
+    version: Path, root: bytes | None = None, progress: Callable[[int], None] | None = None
+) -> Verification:
     """Check every byte of a version against its manifest, and that against `root` where it is known. Blocking.
 
-    Raises as `read_manifest`.
+    progress: called with the size of each shard that was hashed. Raises as `read_manifest`.
     """
     manifest = read_manifest(version, root)
     problems = []
@@ -300,6 +302,8 @@ def verify_folder(version: Path, root: bytes | None = None) -> Verification:
         if not shard_is_good(version, manifest, shard):
             name = manifest.files[shard.file].name
             problems.append(f"shard {shard.index} ({name} from byte {shard.offset}) is not what the manifest says")
+        if progress:
+            progress(shard.size)
     return Verification(manifest, tuple(problems))
 
 
