@@ -130,6 +130,7 @@ def serve_and_train(machine: Machine, anvil: Anvil) -> None:
         fetched = machine.json("weights", "fetch", "--out", "fetched", "--config", "trainer.toml")
         (there,) = (folder / "fetched").rglob("model.safetensors")
         assert (fetched["step"], there.read_bytes()) == (0, (folder / "model" / "model.safetensors").read_bytes())
+        assert machine.json("weights", "verify", fetched["path"], "--config", "trainer.toml")["good"]
         assert [process.stop(signal.SIGTERM)[0] for process in processes] == [0, 0, 0], logs(folder)
 
 

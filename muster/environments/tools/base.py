@@ -72,7 +72,7 @@ class Tool(Protocol):
 
     @property
     def code(self) -> str:
-        """What its results depend on besides: a version, or hashes of code and data. A part of `Terms.tools_root`."""
+        """Return what else its results depend on: a version, or hashes of code and data. Part of `Terms.tools_root`."""
         ...
 
     def run(self, arguments: Mapping[str, Any], fuel: int, earlier: Sequence[EarlierCall] = ()) -> ToolResult:
