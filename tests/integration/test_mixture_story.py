@@ -53,7 +53,7 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         "groups_per_commitment": 8,
     }
     place = deploy_on(start_anvil(), tmp_path)
-    with opened(place, tmp_path, workers=("w1", *CHEATS), furnish=furnish, demand_batches=5, **terms) as made:
+    with opened(place, tmp_path, workers=("w1", *CHEATS), furnish=furnish, demand_batches=50, **terms) as made:
         yield made
 
 
@@ -72,19 +72,24 @@ async def test_poisoned_mixture_accepts_honest_work_and_convicts_false_scores(wo
 
 
 async def accepted_rows(world: World, count: int) -> list[Rollout]:
-    """Wait until two validators have accepted so many commitments of the honest worker; return their rows."""
+    """Wait until two validators have accepted so many commitments of the honest worker, a right answer among them.
+
+    Returns their rows.
+    """
     node = world.run_fixture.key("w1").address
+    read: dict[str, list[Rollout]] = {}
     async with world.run_fixture.client(world.orchestrator.url, None) as client:
 
-        async def accepted() -> bool:
+        async def accepted() -> list[Rollout] | None:
             verdicts = await world.verdicts("w1")
             assert all(verdict.accepted for verdict in verdicts), verdicts
-            work = await client.accepted(world.run_fixture.run)
-            return len([one for one in work if one.node == node]) >= count
+            for one in await client.accepted(world.run_fixture.run):
+                if one.node == node and one.file_hash not in read:
+                    read[one.file_hash] = read_rollouts(await client.get_file(one.file_hash))
+            rows = [row for rows in read.values() for row in rows]
+            return rows if len(read) >= count and any(row.task_reward for row in rows) else None
 
-        await until(accepted, f"{count} commitments are accepted")
-        work = [one for one in await client.accepted(world.run_fixture.run) if one.node == node]
-        return [row for one in work for row in read_rollouts(await client.get_file(one.file_hash))]
+        return await until(accepted, f"{count} commitments are accepted, with a right answer")
 
 
 async def cheaters_are_convicted(world: World) -> None:
