@@ -159,7 +159,7 @@ def test_rows_become_tasks_or_are_left_out(tmp_path: Path) -> None:
 def test_packages_are_named_or_folders(tmp_path: Path) -> None:
     assert requirement_of("gsm8k-v1==0.1.0") == ("gsm8k-v1==0.1.0", "gsm8k-v1")
     assert requirement_of(str(PACKAGE)) == (str(PACKAGE.resolve()), "sums-for-muster")
-    for package in ("--index-url=x", "", "../x"):
+    for package in ("--index-url=x", "", str(tmp_path / "none")):
         with pytest.raises(UsageError, match="is no package"):
             requirement_of(package)
     with pytest.raises(ConfigError, match="holds no package"):
