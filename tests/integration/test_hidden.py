@@ -37,7 +37,7 @@ from testbed.runs.story import REJECTED, Story, content_of
 from testbed.samples.messages import grade_of
 from testbed.samples.terms import TRAPS
 from testbed.samples.verification_context import right_text
-from testbed.waiting import BOUND, until
+from testbed.waiting import BOUND, until, wait_until
 
 WORKERS = ("w1", "w2", "w3", "w4")
 READERS = (None, "w2", "v4")
@@ -123,6 +123,11 @@ class Twins:
         if path in ("/v1/join", "/join"):
             text = re.sub(r"\b0x[0-9a-f]{130}\b", "SIGNATURE", text)  # of the service's own URL
         if path == "/metrics":
+            # They are kept for a second. Those that differ were made after this request, and count all before it.
+            newer = wait_until(
+                lambda: (text := requests.get(url, timeout=BOUND).text) != body.decode() and text, "others"
+            )
+            text = plain(newer, service)
             text = "\n".join(line for line in text.splitlines() if not NOISE.match(line))
         return reply.status_code, kept, text
 
@@ -146,7 +151,7 @@ def first_difference(ours: Answer, theirs: Answer) -> str:
     return f"{one[max(0, at - 60) : at + 40]!r} / {other[at : at + 40]!r}"
 
 
-NOISE = re.compile(r"# |process_|python_|\w+_created|\w+_seconds|.*/(healthz|readyz)")
+NOISE = re.compile(r"# |process_|python_|\w+_created|\w+_seconds|.*\"/(healthz|readyz|metrics)\"")
 """Lines of metrics that are of the process, of its start and of how long something took."""
 OWN = ("content-length", "date", "x-request-id")
 """Headers that differ with each answer; how long a text is, it says itself."""
