@@ -53,7 +53,7 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         "groups_per_commitment": 8,
     }
     place = deploy_on(start_anvil(), tmp_path)
-    with opened(place, tmp_path, workers=("w1", *CHEATS), furnish=furnish, demand_batches=50, **terms) as made:
+    with opened(place, tmp_path, workers=("w1", *CHEATS), furnish=furnish, demand_batches=8, **terms) as made:
         yield made
 
 
