@@ -12,7 +12,7 @@ from typing import Final
 
 from muster.constants import BASIS_POINTS, CHAIN_ANVIL, HOUR_SECONDS, MAX_BUDGETS, MAX_CLASSES
 from muster.errors import ConfigError
-from muster.protocol.terms import NO_HASH, Terms, WorkClass
+from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import MONEY
 from muster.runtime.units import Tokens
 
@@ -22,8 +22,7 @@ DEPOSIT_COMMITMENTS: Final = 4
 """Of the best-paid class: what a judge's deposit is at least."""
 MIN_WEIGHT: Final = 1_000
 MIN_PAY: Final = BASIS_POINTS
-MIN_TRAP_EVERY: Final = 20
-MAX_TRAP_EVERY: Final = 1_000
+MAX_WAGE_BPS: Final = 5_000
 
 MIN_PHASE: Final = 13 * HOUR_SECONDS
 MAX_PHASE: Final = 36 * HOUR_SECONDS
@@ -40,8 +39,8 @@ REASONS: Final = {
     "commit_phase": "a case of a public run must not require an operator to be awake",
     "reveal_phase": "a case of a public run must not require an operator to be awake",
     "groups_per_commitment": f"a commitment has at most {MAX_POSITIONS:,} rows",
-    "trap_every": "too few traps tell nothing of who looks, and too many are work that trains nothing",
-    "trap_prize": "what is reserved for looks at a commitment is at most one and a half times its pay",
+    "wage_bps": "a look costs less than the work that it is about: its wage is at most half of the pay",
+    "look_rows": "a look replays rows of one commitment: at most all of them",
     "budget": "no budget is above max_completion_tokens",
     "weight": "a class is paid in proportion to the mean of its budgets",
 }
@@ -80,7 +79,6 @@ def bounds(terms: Terms, *, local: bool) -> Iterator[TermBound]:
     yield from _sizes(terms)
     yield from _times(terms, local)
     yield from _grades(terms)
-    yield from _traps(terms)
     yield from _classes(terms)
     yield from _money(terms)
 
@@ -92,6 +90,8 @@ def _bits(count: int) -> int:
 def _sizes(terms: Terms) -> Iterator[TermBound]:
     yield TermBound("group_size", terms.group_size, 1, MAX_POSITIONS)
     yield TermBound("groups_per_commitment", terms.groups_per_commitment, 1, MAX_POSITIONS // max(1, terms.group_size))
+    yield TermBound("wage_bps", terms.wage_bps, 0, MAX_WAGE_BPS)
+    yield TermBound("look_rows", terms.look_rows, 1, terms.positions)
     yield TermBound("commitments_per_hour", terms.commitments_per_hour, 1, _bits(8))
     yield TermBound("accepts_required", terms.accepts_required, 1, _bits(8))
     yield TermBound("seal_quorum", terms.seal_quorum, 2, _bits(8))
@@ -115,16 +115,6 @@ def _grades(terms: Terms) -> Iterator[TermBound]:
     some = int(terms.has_private_tests)
     yield TermBound("grade_epochs", terms.grade_epochs, some, some * _bits(16))
     yield TermBound("grade_epoch_steps", terms.grade_epoch_steps, some, some * _bits(32))
-
-
-def _traps(terms: Terms) -> Iterator[TermBound]:
-    """Traps have all of their terms, or none."""
-    some = int(terms.trap_tip != NO_HASH)
-    yield TermBound("trap_epochs", terms.trap_epochs, some, some * _bits(16))
-    yield TermBound("trap_epoch_steps", terms.trap_epoch_steps, some, some * _bits(32))
-    yield TermBound("trap_every", terms.trap_every, some * MIN_TRAP_EVERY, some * MAX_TRAP_EVERY)
-    most = terms.pay * terms.trap_every // max(1, terms.accepts_required)
-    yield TermBound("trap_prize", terms.trap_prize, some * terms.pay, some * most)
 
 
 def _classes(terms: Terms) -> Iterator[TermBound]:

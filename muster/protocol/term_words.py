@@ -31,10 +31,8 @@ WORDS: Final[dict[str, tuple[Unit, str]]] = {
     "accepts_required": ("", "validators that must accept work before it is trained on"),
     "seal_quorum": ("", "validators that must seal an hour for its pay to mature sooner"),
     "min_step_interval": ("seconds", "time between two steps, at least"),
-    "trap_every": (
-        "",
-        "of so many commitments one is a trap, on average; 0: none, so looking pays only if someone cheats",
-    ),
+    "wage_bps": ("basis points", "wage of a validator for one counted look; 0: looks are unpaid"),
+    "look_rows": ("", "rows that a look replays"),
     "commit_phase": ("seconds", "time in which jurors vote, hidden"),
     "reveal_phase": ("seconds", "time after that in which they reveal their votes"),
     "jury_seniority": ("seconds", "time that a validator must be registered before it judges and seals"),
@@ -50,15 +48,11 @@ WORDS: Final[dict[str, tuple[Unit, str]]] = {
     "grade_tip": ("hash", "hash of the first master of the private tests"),
     "grade_epochs": ("", "epochs of the private tests"),
     "grade_epoch_steps": ("", "steps of one of these epochs"),
-    "trap_epochs": ("", "epochs of the traps"),
-    "trap_epoch_steps": ("", "steps of one of these epochs"),
-    "trap_prize": ("MUST", "what a validator is paid for finding a trap"),
-    "trap_tip": ("hash", "hash of the first master of the traps"),
 }
 """Unit and meaning of each term but the classes, by its name."""
 
 _PARTS: Final = {10_000: "all", 7_500: "three quarters", 5_000: "half", 2_500: "a quarter", 2_000: "a fifth"}
-_OF: Final = {"slash_bps": "the stake", "bounty_bps": "what a conviction takes"}
+_OF: Final = {"slash_bps": "the stake", "bounty_bps": "what a conviction takes", "wage_bps": "the pay"}
 
 
 @dataclass(frozen=True)

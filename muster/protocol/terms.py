@@ -14,7 +14,6 @@ from eth_abi.abi import encode
 from muster.constants import BASIS_POINTS, MAX_BUDGETS, MAX_CLASSES, MICRO
 from muster.contracts import run_terms
 from muster.contracts.codec import plain
-from muster.contracts.run_terms import Series
 from muster.errors import ConfigError
 from muster.protocol.hashes import keccak
 
@@ -53,17 +52,18 @@ def unpack_class(word: int) -> WorkClass:
 
 MAX_COVER: Final = (1 << 24) - 1
 """Bits that the contract has for `Terms.cover_of`."""
+LOOK_ROWS: Final = 12
+"""Rows that a look replays where an owner says nothing."""
 NO_HASH: Final = bytes(32)
 """In place of a hash: the run has nothing of that kind."""
 
 
 @dataclass(frozen=True)
 class MasterSeries:
-    """Masters of a run's private tests or of its traps, one for each epoch (`muster.protocol.masters`)."""
+    """Masters of a run's private tests, one for each epoch (`muster.protocol.masters`)."""
 
-    kind: Series
     tip: bytes
-    """Hash of the first epoch's master; 32 zero bytes: the run has none of this kind."""
+    """Hash of the first epoch's master; 32 zero bytes: the run has none."""
     epochs: int
     epoch_steps: int
     """Steps of an epoch but the last, which goes on."""
@@ -101,8 +101,10 @@ class Terms:
     """Validators that must seal an hour for its window to be the short one."""
     min_step_interval: int
     """Seconds between two checkpoints, at least."""
-    trap_every: int = field(default=0, kw_only=True)
-    """Of so many commitments one, on average, is a trap; 0: the run has none."""
+    wage_bps: int = field(default=0, kw_only=True)
+    """Wage of one counted look, in basis points of the pay of the work's class, at most 5,000; 0: looks are unpaid."""
+    look_rows: int = field(default=LOOK_ROWS, kw_only=True)
+    """Rows that a look replays, at most `positions`."""
     commit_phase: int
     """Seconds in which the jury of a case commits to votes."""
     reveal_phase: int
@@ -133,14 +135,6 @@ class Terms:
     """Epochs, so masters, of the private tests; 0 without any."""
     grade_epoch_steps: int = field(default=0, kw_only=True)
     """Steps of an epoch but the last, which goes on; 0 without private tests."""
-    trap_epochs: int = field(default=0, kw_only=True)
-    """Epochs, so masters, of the traps; 0 without any."""
-    trap_epoch_steps: int = field(default=0, kw_only=True)
-    """Steps of such an epoch but the last, which goes on; 0 without traps."""
-    trap_prize: int = field(default=0, kw_only=True)
-    """Token wei for a validator that finds a trap, at a class weight of 10,000 basis points; 0 without traps."""
-    trap_tip: bytes = field(default=NO_HASH, kw_only=True)
-    """Hash of the first master of the traps; 32 zero bytes: the run has none."""
     classes: tuple[WorkClass, ...]
 
     @property
@@ -153,17 +147,9 @@ class Terms:
         return self.grade_tip != NO_HASH
 
     @property
-    def has_traps(self) -> bool:
-        return self.trap_every > 0
-
-    @property
     def grade_series(self) -> MasterSeries:
         """Return the masters of the private tests."""
-        return MasterSeries(Series.GRADES, self.grade_tip, self.grade_epochs, self.grade_epoch_steps)
-
-    @property
-    def trap_series(self) -> MasterSeries:
-        return MasterSeries(Series.TRAPS, self.trap_tip, self.trap_epochs, self.trap_epoch_steps)
+        return MasterSeries(self.grade_tip, self.grade_epochs, self.grade_epoch_steps)
 
     @property
     def temperature(self) -> float:
@@ -172,6 +158,10 @@ class Terms:
     def pay_of(self, work_class: int) -> int:
         """Return the token wei that one commitment of a node of this class earns."""
         return self.pay * self.classes[work_class].weight_bps // BASIS_POINTS
+
+    def wage_of(self, work_class: int) -> int:
+        """Return the token wei that one counted look at a commitment of a node of this class earns."""
+        return self.pay_of(work_class) * self.wage_bps // BASIS_POINTS
 
     @property
     def slash(self) -> int:
@@ -198,12 +188,6 @@ class Terms:
             raise ConfigError(
                 "grade_tip, grade_epochs and grade_epoch_steps do not go together",
                 hint="give all three for private tests, or none of them",
-            )
-        traps = (self.trap_every, self.trap_prize, self.trap_epochs, self.trap_epoch_steps)
-        if any((value > 0) != (self.trap_tip != NO_HASH) for value in traps):
-            raise ConfigError(
-                "trap_every, trap_prize, trap_tip, trap_epochs and trap_epoch_steps do not go together",
-                hint="give all five for traps, or none of them",
             )
         if not 1 <= len(self.classes) <= MAX_CLASSES:
             raise ConfigError(f"a run has {len(self.classes)} work classes", hint=f"give 1 to {MAX_CLASSES}")

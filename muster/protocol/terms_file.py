@@ -39,6 +39,8 @@ PUBLIC_DEFAULTS: Final[Mapping[str, Any]] = {
     "accepts_required": 2,
     "seal_quorum": 3,
     "min_step_interval": 60,
+    "wage_bps": 625,
+    "look_rows": 12,
     "commit_phase": 13 * HOUR_SECONDS,
     "reveal_phase": 13 * HOUR_SECONDS,
     "jury_seniority": 24 * HOUR_SECONDS,
@@ -51,10 +53,8 @@ PUBLIC_DEFAULTS: Final[Mapping[str, Any]] = {
 A conviction costs a worker half its stake, of which a fifth may come back to it as the bounty: 400 tokens for good.
 That covers 1,600 commitments, which is how many may be unsettled at a time (`Terms.cover_of`): 26 hours at 60 an hour.
 A sealed hour is paid 25 hours after it began, so an honest worker never waits for its stake while hours are sealed.
+A look at 12 of 128 rows costs about 1/24 of a commitment's pay; its wage is one and a half times that.
 """
-
-TRAP_ACCEPTS: Final = 1
-"""The default of `accepts_required` in a run with traps: every look that it asks for is paid, misses are counted."""
 
 LOCAL_DEFAULTS: Final[Mapping[str, Any]] = {
     **PUBLIC_DEFAULTS,

@@ -21,6 +21,7 @@ SMALL: Final[dict[str, Any]] = {
     "jury_deposit": 8 * TOKEN,
     "group_size": 2,
     "groups_per_commitment": 4,
+    "look_rows": 4,
     "commitments_per_hour": 255,
     "seal_quorum": 2,
     "min_step_interval": 1,
@@ -36,15 +37,6 @@ SMALL: Final[dict[str, Any]] = {
     "profile": b"\x04" * 32,
     "classes": (WorkClass(10_000, (8, 16)),),
 }
-
-TRAPS: Final = {
-    "trap_tip": b"\x08" * 32,
-    "trap_epochs": 1,
-    "trap_epoch_steps": 1,
-    "trap_every": 20,
-    "trap_prize": 4 * TOKEN,
-}
-"""Of a run with traps."""
 
 
 def terms_of(**changes: Any) -> Terms:

@@ -55,8 +55,8 @@ SPANS: Final[dict[str, tuple[int, ...]]] = {
     "max_completion_tokens": (0, 1, 15, 16, (1 << 32) - 1),
     "task_count": (0, 1, (1 << 32) - 1),
     "grade_epoch_steps": (1, (1 << 32) - 1),
-    "trap_every": (1, 19, 20, 1_000, 1_001),
-    "trap_prize": (1, TOKEN // 20 - 1, TOKEN, 5 * TOKEN, 5 * TOKEN + 1, 250 * TOKEN, (1 << 96) - 1),
+    "wage_bps": (0, 1, 5_000, 5_001, (1 << 16) - 1),
+    "look_rows": (0, 1, 8, 9, 128, 129, 4_096, 4_097),
 }
 """Values at the ends of each bound, and beyond."""
 
@@ -76,9 +76,6 @@ def drawn_terms(draw: Random, base: Terms) -> Terms:
     chosen: dict[str, Any] = {name: draw.choice(SPANS[name]) for name in draw.sample(sorted(SPANS), draw.randint(1, 3))}
     if "grade_epoch_steps" in chosen:
         chosen |= {"grade_tip": b"\x12" * 32, "grade_epochs": draw.choice((1, 65_535))}
-    if "trap_every" in chosen or "trap_prize" in chosen:
-        traps = {"trap_tip": b"\x13" * 32, "trap_epochs": draw.choice((1, 65_535)), "trap_epoch_steps": 1}
-        chosen = {"trap_every": 100, "trap_prize": 3 * TOKEN} | traps | chosen
     if draw.random() < 0.3:
         second = WorkClass(1, tuple(draw.randint(1, 40) for _ in range(draw.randint(1, 14))))
         low, high = weight_bounds(second, base.classes[0])

@@ -29,6 +29,7 @@ TERMS = Terms(
         ("slash_bps", 5_000, "half of the stake"),
         ("slash_bps", 3_333, "33.33 % of the stake"),
         ("bounty_bps", 2_000, "a fifth of what a conviction takes"),
+        ("wage_bps", 625, "6.25 % of the pay"),
         ("temperature_micro", 1_000_000, "1"),
         ("temperature_micro", 650_000, "0.65"),
         ("pay", TOKEN // 4, "0.25 MUST"),
@@ -45,8 +46,8 @@ def test_a_value_has_its_unit_and_is_in_plain_words(name: str, value: Any, text:
 
 def test_every_term_is_in_the_table_once() -> None:
     assert [*WORDS, "classes"] == [field.name for field in fields(Terms)]
-    assert MONEY == ("pay", "worker_stake", "validator_stake", "case_fee", "jury_deposit", "trap_prize")
-    assert HASHES == ("task_root", "model_hash", "tokenizer_hash", "profile", "tools_root", "grade_tip", "trap_tip")
+    assert MONEY == ("pay", "worker_stake", "validator_stake", "case_fee", "jury_deposit")
+    assert HASHES == ("task_root", "model_hash", "tokenizer_hash", "profile", "tools_root", "grade_tip")
     lines = list(term_lines(TERMS))
     assert [line.name for line in lines] == [*WORDS, "class 0", "class 1"]
     assert lines[-2].value == "1 × pay for 512, 1,024 tokens"
