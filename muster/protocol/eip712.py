@@ -30,6 +30,7 @@ from muster.protocol.messages import (
     EnvironmentDecision,
     Grade,
     JoinDocument,
+    LookStatement,
     SignedAs,
     SignedRequest,
     TrapPromise,
@@ -53,6 +54,7 @@ SignedMessage = (
     | EnvironmentDecision
     | DaySummary
     | JoinDocument
+    | LookStatement
     | TrapPromise
     | TrapTicket
     | NodeName
@@ -68,6 +70,7 @@ M = TypeVar(
     EnvironmentDecision,
     DaySummary,
     JoinDocument,
+    LookStatement,
     TrapPromise,
     TrapTicket,
     NodeName,

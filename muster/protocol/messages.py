@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, PlainSerializer, model_validator
 
-from muster.protocol.reasons import Reason
+from muster.protocol.reasons import Reason, Why
 from muster.runtime.documents import canonical_json
 
 
@@ -60,6 +60,12 @@ class Message(BaseModel):
         """Return it as canonical JSON: sorted keys, no spaces."""
         return canonical_json(self.model_dump(mode="json"))
 
+
+MAX_LOOK_CHARS: Final = 1 << 17
+"""Longest text of a look: 128 hex digits a row, for more rows than are drawn."""
+
+MAX_LIST_CHARS: Final = 1 << 24
+"""Longest text of an hour's list of looks."""
 
 MAX_GRADES_CHARS: Final = 1 << 19
 """Longest text of grades: of more rows than a commitment may have."""
@@ -131,8 +137,10 @@ class Verdict(Message):
     """Content hash of the evidence bundle, for a rejection."""
     inspected: UInt32 = 0
     """Rows that went through the replay checks."""
-    grades: Hash | None = None
-    """`muster.protocol.masters.grades_commitment` of the validator's grades, where it accepts rows of private tests."""
+    drawn_by: Hash | None = None
+    """Hash of the block that drew the rows and the places: after a reorg that took it, this is no look."""
+    look: str = Field(default="", pattern=r"^(0x([0-9a-f]{2})+)?$", max_length=MAX_LOOK_CHARS)
+    """The numbers of each drawn row, by position (`muster.verification.look`); empty: no row was replayed."""
     signature: Signature
 
 
@@ -160,6 +168,8 @@ class VerdictPage(Message):
     """Verdicts in the order they arrived."""
 
     verdicts: Many[Verdict]
+    came: Many[int]
+    """Of each the chain's second of its arrival."""
     cursor: str
     """Where to go on from; the one given, when nothing is new."""
 
@@ -211,6 +221,94 @@ class Demand(Message):
     def tag(self) -> str:
         """Return what a worker decides by, as a word: at answers with the same tag it does the same."""
         return f"{self.step}-{int(self.wanted)}-{int(self.waiting_groups > 0)}"
+
+
+class ListedLook(Message):
+    """One verdict that came about an hour's commitment, and whether it is paid as a look."""
+
+    validator: Address
+    node: Address
+    index: UInt32
+    root: Hash
+    accepted: bool
+    came: int
+    """The chain's second of its arrival."""
+    counted: int
+    """Token wei that it is paid; 0 where it is not counted."""
+    why: Why | None = None
+    """Why it is not counted."""
+
+
+class CheckedRow(Message):
+    """A row of a look that the trainer replayed, and what came of it."""
+
+    validator: Address
+    node: Address
+    index: UInt32
+    root: Hash
+    position: UInt32
+    outcome: Literal["true", "false", "cannot"]
+
+
+class ValidatorTotal(Message):
+    """What a validator has earned from the run's start on, and until when it counts no more."""
+
+    validator: Address
+    total: Wei
+    barred_until: int = 0
+    """Second; 0: it counts."""
+
+
+class LookList(Message):
+    """What the trainer counted of the looks at one hour's commitments."""
+
+    run: UInt32
+    hour: UInt32
+    """Hours since 1970."""
+    looks: Many[ListedLook]
+    checks: Many[CheckedRow]
+    totals: Many[ValidatorTotal]
+    """Of all validators that ever earned or were barred, after this list."""
+
+
+class LookStatement(Message):
+    """The trainer's signature under an hour's list."""
+
+    struct: ClassVar = "LookList"
+
+    run: UInt32
+    hour: UInt32
+    text_hash: Hash
+    """SHA-256 of the list's canonical bytes."""
+    signature: Signature
+
+
+class ShownLooks(Message):
+    """An hour's list as it travels: what is signed, and its text."""
+
+    statement: LookStatement
+    text: str = Field(max_length=MAX_LIST_CHARS)
+    """Canonical bytes of a `LookList`."""
+
+
+class CallQuestion(Message):
+    """A validator asks whether it may look at a commitment now."""
+
+    node: Address
+    index: UInt32
+    root: Hash
+
+
+class CallAnswer(Message):
+    """Whose places a commitment's are (`muster.protocol.looks.Call`), and what came."""
+
+    order: Many[Address]
+    opens: int
+    """Second from which the first places are held."""
+    may_look: bool
+    """Whether a verdict of the asking validator would take a place now."""
+    turn_at: int | None = None
+    """Second from which it may take a place if one is left then; None: never again."""
 
 
 class WaitQuestion(Message):

@@ -127,3 +127,8 @@ def explain(reason: Reason, position: int | None) -> str:
     """Return what a rejection means. `position`: the row that it names."""
     row = REASONS[reason]
     return row.means + (POOLED if row.shown_by == "replay" and position is None else "")
+
+
+Why = Literal["uncalled", "late", "incomplete", "unread", "unlinked", "refuted", "false", "voided", "barred"]
+"""Why a look is not counted. "incomplete": without finite numbers for each drawn row. "unread": it replayed nothing, a
+static finding. "refuted": it rejects rows that the check finds true. "false": its numbers are not those of the rows."""

@@ -1,0 +1,215 @@
+"""Looks: which validators are called to a commitment, whose verdicts decide and count, and what a look is paid. Pure.
+
+A *look* is a verdict with numbers of the rows that its validator replayed (`muster.verification.look`). Validators are
+called by the hash of a block after the commitment, so nobody chooses who looks. A called validator holds a *place* for
+`hold_seconds`; then the place opens for the next of the order. Only verdicts that take a place decide, and count.
+
+The owner pays looks, so its trainer checks some and counts (`Tally`): in the open, from lists that it signs each hour
+(`muster.protocol.messages.LookList`). Orchestrator, trainer, validators and the simulation in `benchmarks/` call these
+functions and have no copy of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from muster.constants import BASIS_POINTS, HOUR_SECONDS
+from muster.protocol.hashes import keccak
+from muster.protocol.merkle import LeafTree, leaf_of_words
+from muster.protocol.terms import Terms
+
+CALL_TAG: Final = b"muster.call.v2"
+FIRST_COMMITMENTS: Final = 4
+"""A node's first commitments, of which twice as many rows are replayed, for twice the wage."""
+HOLD_SECONDS: Final = 60
+"""A place is held for this long at least, however short the run's steps are."""
+LAPSES: Final = 3
+"""Lapsed places in a day (UTC) from which on a validator is called last for the rest of it."""
+LINK_HOURS: Final = 2
+"""Hours after the end of an hour by which its link is due: looks of a link that comes later are unpaid."""
+SETTLE_HOURS: Final = 6
+"""Hours after that in which looks are checked before they count."""
+CHECK_EVERY: Final = 48
+"""Of a validator's rows of an hour, one in so many is checked, and one at least."""
+VOIDED: Final = 7
+"""Uncounted looks that a false row takes with its own, the nearest in time."""
+SEARCHED: Final = 48
+"""Uncounted rows of a validator that are replayed at once after a false one."""
+BARRED_SECONDS: Final = 30 * 24 * HOUR_SECONDS
+"""A validator with false rows of two operators' nodes counts no more for so long."""
+REFUTED: Final = 3
+"""Rejections in BARRED_SECONDS that no arithmetic shares, from which on a validator counts no more, as for false rows."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A validator as calls see it, at the drawing block of a commitment."""
+
+    address: str
+    since: int
+    """Second in which it registered."""
+    rests: bool = False
+    """Whether it is called last: its places lapsed LAPSES times today, its link is overdue, or it counts no more."""
+
+
+def call_order(seats: Iterable[Seat], *, block_hash: bytes, node: str, index: int, at: int, terms: Terms) -> list[str]:
+    """Return the validators in the order in which they are called to a commitment; the first hold its places.
+
+    `block_hash`: of the block SAMPLE_BLOCKS after the commitment, whose second is `at`. Only those past jury seniority
+    are called; while these are fewer than the run needs accepts, as many of all registered as it needs.
+    """
+    start = CALL_TAG + block_hash + bytes.fromhex(node[2:]) + index.to_bytes(4, "big")
+    known = list(seats)
+    senior = [seat for seat in known if seat.since + terms.jury_seniority <= at]
+    few = len(senior) < terms.accepts_required
+    drawn = sorted(known if few else senior, key=lambda seat: keccak(start + bytes.fromhex(seat.address[2:])))
+    order = [seat.address for seat in sorted(drawn, key=lambda seat: seat.rests)]
+    return order[: terms.accepts_required] if few else order
+
+
+def hold_seconds(terms: Terms) -> int:
+    """Return how long a place is held: half of the time in which work is fresh."""
+    return max(HOLD_SECONDS, (terms.async_level + 1) * terms.min_step_interval // 2)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The places of one commitment, and who may take them."""
+
+    order: Sequence[str]
+    """Of `call_order`."""
+    opens: int
+    """Second of the commitment or, if later, of its file's arrival."""
+    hold: int
+    places: int
+    """`accepts_required`."""
+
+    def turn(self, validator: str) -> tuple[int, int] | None:
+        """Return the seconds from and before which a validator may take a place; None if it is not called.
+
+        The first `places` of the order come first. Each further group has its turn when that of the one before is over.
+        """
+        if validator not in self.order:
+            return None
+        round_ = self.order.index(validator) // self.places
+        return self.opens + round_ * self.hold, self.opens + (round_ + 1) * self.hold
+
+    def takers(self, came: Iterable[tuple[str, int]]) -> list[str]:
+        """Return the validators that take places, in order of arrival. `came`: validator and second of each verdict."""
+        taken: list[str] = []
+        for validator, second in sorted(came, key=lambda one: one[1]):
+            turn = self.turn(validator)
+            if turn and turn[0] <= second < turn[1] and validator not in taken and len(taken) < self.places:
+                taken.append(validator)
+        return taken
+
+    def may_look(self, validator: str, came: Iterable[tuple[str, int]], now: int) -> bool:
+        """Return whether a verdict of this validator that comes now takes a place."""
+        return validator in self.takers([*came, (validator, now)])
+
+    def lapsed(self, came: Iterable[tuple[str, int]], now: int) -> list[str]:
+        """Return the validators whose places lapsed: their turn is over, places were left, and no verdict came."""
+        came = list(came)
+        silent = []
+        for validator in self.order:
+            turn = self.turn(validator)
+            assert turn is not None, "it is in the order"
+            before = [one for one in came if one[1] < turn[1]]
+            if (
+                turn[1] <= now
+                and validator not in {who for who, _ in before}
+                and len(self.takers(before)) < self.places
+            ):
+                silent.append(validator)
+        return silent
+
+
+def rows_of_look(terms: Terms, index: int) -> int:
+    """Return how many rows a paid look at a node's commitment number `index` replays, at most all."""
+    return min(terms.positions, terms.look_rows * weight(index))
+
+
+def weight(index: int) -> int:
+    """Return how many looks a look at a node's commitment counts as: its first ones twice."""
+    return 2 if index < FIRST_COMMITMENTS else 1
+
+
+def wage(terms: Terms, work_class: int, index: int) -> int:
+    """Return the token wei of a counted look."""
+    return terms.pay_of(work_class) * terms.wage_bps // BASIS_POINTS * weight(index)
+
+
+def settles_at(hour: int) -> int:
+    """Return the second from which the looks at an hour's commitments count: its list is published."""
+    return (hour + 1 + LINK_HOURS + SETTLE_HOURS) * HOUR_SECONDS
+
+
+def link_due_at(hour: int) -> int:
+    """Return the second from which the link of an hour is late."""
+    return (hour + 1 + LINK_HOURS) * HOUR_SECONDS
+
+
+def checked_rows(rows: int) -> int:
+    """Return how many of a validator's rows of an hour are checked."""
+    return max(1, rows // CHECK_EVERY) if rows else 0
+
+
+@dataclass(frozen=True)
+class PlacedLook:
+    """A look that took a place, with a link in time and numbers for each drawn row: it counts unless checks say no."""
+
+    validator: str
+    node: str
+    index: int
+    operator: str
+    """Of the node."""
+    came: int
+    """Second of the verdict's arrival."""
+    wage: int
+
+
+@dataclass
+class Record:
+    """What is remembered of one validator beyond an hour."""
+
+    total: int = 0
+    """Token wei of all that was counted."""
+    false_at: dict[str, int] = field(default_factory=dict)
+    """By operator of the node, the latest second at which a row of it was found false."""
+    refuted_at: list[int] = field(default_factory=list)
+    """Seconds of rejections that were refuted."""
+    barred_until: int = 0
+
+    def find(self, operator: str, now: int) -> None:
+        """Take in a false row of a node of this operator."""
+        self.false_at[operator] = now
+        if sum(at > now - BARRED_SECONDS for at in self.false_at.values()) >= 2:
+            self.barred_until = now + BARRED_SECONDS
+
+    def refute(self, now: int) -> None:
+        """Take in a rejection that was refuted."""
+        self.refuted_at = [at for at in self.refuted_at if at > now - BARRED_SECONDS] + [now]
+        if len(self.refuted_at) >= REFUTED:
+            self.barred_until = now + BARRED_SECONDS
+
+
+def voided_with(false: Sequence[int], looks: Sequence[PlacedLook]) -> set[int]:
+    """Return the places in `looks`, a validator's uncounted ones, that false ones take with them: VOIDED nearest each."""
+    gone: set[int] = set()
+    for place in false:
+        near = sorted(range(len(looks)), key=lambda one: (abs(looks[one].came - looks[place].came), one))
+        gone |= set([one for one in near if one not in false][:VOIDED])
+    return gone - set(false)
+
+
+def wages_leaf(run: int, validator: str, total: int) -> bytes:
+    """Return the leaf of a validator's total in a posted root, as `Wages.claim` has it."""
+    return leaf_of_words((run, int(validator, 16), total))
+
+
+def wages_tree(run: int, totals: Mapping[str, int]) -> LeafTree:
+    """Return the tree over the totals, at least one, in the order of the addresses as numbers."""
+    ordered = sorted(totals, key=lambda address: int(address, 16))
+    return LeafTree.from_hashes([wages_leaf(run, address, totals[address]) for address in ordered])
