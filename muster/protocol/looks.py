@@ -196,7 +196,7 @@ class Record:
 
 
 def voided_with(false: Sequence[int], looks: Sequence[PlacedLook]) -> set[int]:
-    """Return the places in `looks`, a validator's uncounted ones, that false ones take with them: VOIDED nearest each."""
+    """Return which of `looks`, a validator's uncounted ones, the false ones take with them: the VOIDED nearest each."""
     gone: set[int] = set()
     for place in false:
         near = sorted(range(len(looks)), key=lambda one: (abs(looks[one].came - looks[place].came), one))
