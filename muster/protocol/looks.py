@@ -11,7 +11,7 @@ functions and have no copy of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,7 +40,7 @@ SEARCHED: Final = 48
 BARRED_SECONDS: Final = 30 * 24 * HOUR_SECONDS
 """A validator with false rows of two operators' nodes counts no more for so long."""
 REFUTED: Final = 3
-"""Rejections in BARRED_SECONDS that no arithmetic shares, from which on a validator counts no more, as for false rows."""
+"""Rejections in BARRED_SECONDS that no arithmetic shares, from which on a validator counts no more."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,17 @@ def hold_seconds(terms: Terms) -> int:
 
 
 @dataclass(frozen=True)
+class Round:
+    """Seconds from `start` to before `end` in which some validators hold a place each, and those that took it."""
+
+    start: int
+    end: int
+    holders: Sequence[str]
+    takers: Sequence[str]
+    """In order of arrival."""
+
+
+@dataclass(frozen=True)
 class Call:
     """The places of one commitment, and who may take them."""
 
@@ -86,44 +97,44 @@ class Call:
     places: int
     """`accepts_required`."""
 
-    def turn(self, validator: str) -> tuple[int, int] | None:
-        """Return the seconds from and before which a validator may take a place; None if it is not called.
+    def rounds(self, came: Iterable[tuple[str, int]]) -> Iterator[Round]:
+        """Yield the rounds in which places are held, until all are taken or the order ends.
 
-        The first `places` of the order come first. Each further group has its turn when that of the one before is over.
+        `came`: validator and second of each verdict. A place that lapses opens for the next of the order.
         """
-        if validator not in self.order:
-            return None
-        round_ = self.order.index(validator) // self.places
-        return self.opens + round_ * self.hold, self.opens + (round_ + 1) * self.hold
+        arrived: dict[str, int] = {}
+        for validator, second in came:
+            arrived[validator] = min(second, arrived.get(validator, second))
+        taken, first, start = 0, 0, self.opens
+        while taken < self.places and first < len(self.order):
+            holders = self.order[first : first + self.places - taken]
+            # Before the round began nobody knew that its holders were to look, unless they were the first.
+            in_time = [one for one in holders if one in arrived and arrived[one] < start + self.hold]
+            takers = [one for one in in_time if start == self.opens or arrived[one] >= start]
+            yield Round(start, start + self.hold, holders, sorted(takers, key=lambda one: arrived[one]))
+            taken, first, start = taken + len(takers), first + len(holders), start + self.hold
 
     def takers(self, came: Iterable[tuple[str, int]]) -> list[str]:
-        """Return the validators that take places, in order of arrival. `came`: validator and second of each verdict."""
-        taken: list[str] = []
-        for validator, second in sorted(came, key=lambda one: one[1]):
-            turn = self.turn(validator)
-            if turn and turn[0] <= second < turn[1] and validator not in taken and len(taken) < self.places:
-                taken.append(validator)
-        return taken
+        """Return the validators whose verdicts take places. Only these decide, and count."""
+        return [validator for one in self.rounds(came) for validator in one.takers]
 
     def may_look(self, validator: str, came: Iterable[tuple[str, int]], now: int) -> bool:
         """Return whether a verdict of this validator that comes now takes a place."""
         return validator in self.takers([*came, (validator, now)])
 
+    def asks_again(self, validator: str, came: Iterable[tuple[str, int]], now: int) -> int | None:
+        """Return the second at which a place may open for a validator that holds none now; None: none ever will."""
+        for one in self.rounds(came):
+            if validator in one.holders:
+                return one.start if now < one.start else None
+            if now < one.end:
+                return one.end if validator in self.order else None
+        return None
+
     def lapsed(self, came: Iterable[tuple[str, int]], now: int) -> list[str]:
-        """Return the validators whose places lapsed: their turn is over, places were left, and no verdict came."""
-        came = list(came)
-        silent = []
-        for validator in self.order:
-            turn = self.turn(validator)
-            assert turn is not None, "it is in the order"
-            before = [one for one in came if one[1] < turn[1]]
-            if (
-                turn[1] <= now
-                and validator not in {who for who, _ in before}
-                and len(self.takers(before)) < self.places
-            ):
-                silent.append(validator)
-        return silent
+        """Return the validators whose places have lapsed."""
+        over = [one for one in self.rounds(came) if one.end <= now]
+        return [validator for one in over for validator in one.holders if validator not in one.takers]
 
 
 def rows_of_look(terms: Terms, index: int) -> int:
