@@ -2,7 +2,7 @@
 
     python benchmarks/calibrate.py [--json] [--write] [--scale 1.0] [--only NAME]
 
-Honest work of vLLM is measured by the transformers forward of `validator.replay` over the grid of
+Honest work of vLLM is measured by the transformers forward of `muster.verification.replay` over the grid of
 `benchmarks.calibration`: every profile (and with it the dtype), trained and random models of 0.34M to 494M
 parameters, flat logits and those of trained and of collapsed models, outlier channels, completions of 1 to 4,096
 tokens, two temperatures, calls of 1 to 256 requests, the prefix cache cold, warm and off, prompts prefilled in chunks

@@ -32,8 +32,8 @@ from muster.protocol.prompts import end_token
 from muster.verification.calibration import MarginError, calibrate
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
 from muster.verification.profiles import BF16, Profile
+from muster.verification.replay import Replayer
 from testbed.adversaries.subtle import cheats
-from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits
 from worker.rollouts import bare_rows
 

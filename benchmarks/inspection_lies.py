@@ -35,7 +35,9 @@ from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import one_span
 from muster.verification.judging import judge
+from muster.verification.model import DRAWS, DRAWS_AT_ONCE, blamed_for, replay_rows
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES
+from muster.verification.replay import Replayer
 from muster.verification.statistics import scaled_errors
 from testbed.adversaries.lab import AdversaryLab, Job, open_lab
 from testbed.adversaries.pipeline import KNOWN, LocalContext, Submission, inspect
@@ -43,8 +45,6 @@ from testbed.hostile_steps import CHANNEL, Maker, Tensors, hostile_steps, loud, 
 from testbed.samples.packaged_model import packaged_model
 from testbed.samples.task_sets import generated
 from testbed.unrun_rows import LENGTHS, made_up, token_ids, unrun_rows
-from validator.model import DRAWS, DRAWS_AT_ONCE, blamed_for, replay_rows
-from validator.replay import Replayer
 from worker.engine import GenerationRequest
 from worker.rollouts import bare_rows
 

@@ -27,14 +27,14 @@ from muster.protocol.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout
 from muster.verification.calibration import LEAST
 from muster.verification.judging import judge
+from muster.verification.model import honest_sums, replay_rows
 from muster.verification.pools import FAULT_SHARE, unit_statistics
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES
+from muster.verification.replay import Replayer
 from testbed.hostile_steps import HUGE, LOUD, Maker, save_hostile, sharpened
 from testbed.hostile_steps import hostile_steps as makers_of
 from testbed.samples.packaged_model import packaged_model
 from testbed.samples.task_sets import generated
-from validator.model import honest_sums, replay_rows
-from validator.replay import Replayer
 from validator.step_check import check
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import bare_rows

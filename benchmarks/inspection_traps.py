@@ -37,8 +37,8 @@ from muster.verification.planting import (
     noise_of,
 )
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, STATISTICS, Profile
+from muster.verification.replay import Replayer
 from muster.verification.sample_policy import detection
-from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
 from worker.planter import head_rows, plant
 from worker.rollouts import bare_rows

@@ -58,11 +58,11 @@ from muster.verification.calibration import beyond, calibrate
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
 from muster.verification.pools import REJECT
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, Profile
+from muster.verification.replay import Replayer
 from muster.verification.statistics import scaled_errors
 from testbed.adversaries.live import CHEATS, EngineLab, edited_last, edited_place, spoiled_at
 from testbed.samples.packaged_model import packaged_model
 from testbed.samples.task_sets import generated
-from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import bare_rows
 

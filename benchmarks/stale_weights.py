@@ -32,11 +32,11 @@ from muster.proofs.projection import PROJECTIONS
 from muster.rollouts.schema import Rollout
 from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32
+from muster.verification.replay import Replayer
 from testbed.samples.task_sets import generated
 from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
-from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits
 from worker.rollouts import bare_rows
 

@@ -39,8 +39,8 @@ from muster.rollouts.schema import Rollout
 from muster.settings.schema import ValidatorSettings
 from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32
+from muster.verification.replay import Replayer
 from muster.verification.sample_policy import sample_size
-from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm
 from worker.rollouts import bare_rows
 

@@ -116,7 +116,7 @@ def spec_of(model: Path) -> ProbeSpec:
 def replay(folder: Path, matmul: Any) -> dict[str, Any]:
     """Replay all rows as a validator does; return speed, memory and findings."""
     from muster.verification.judging import judge
-    from validator.replay import Replayer
+    from muster.verification.replay import Replayer
 
     spec, rows = read_spec(folder / "spec.json"), read_rollouts((folder / "rows.parquet").read_bytes())
     before = memory_of("self", "VmHWM")

@@ -30,8 +30,8 @@ from muster.rollouts.reader import RolloutReader
 from muster.settings.schema import Settings
 from muster.shardcast.fetch.fetch import OnReceived
 from muster.verification.evidence import check_signatures
+from muster.verification.model import Model
 from muster.verification.rules import CommittedWork, Rules
-from validator.model import Model
 
 
 @dataclass

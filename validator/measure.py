@@ -15,7 +15,7 @@ from muster.rollouts.schema import Rollout
 from muster.verification.measured import MeasuredCell, count_distinct
 from muster.verification.probes import ProbeSpec, check_probe_rows, run_comparison
 from muster.verification.profiles import PROFILES
-from validator.replay import Replayer
+from muster.verification.replay import Replayer
 
 
 def measure(spec: ProbeSpec, rows: Sequence[Rollout]) -> bytes:

@@ -1,7 +1,7 @@
 """python -m validator.step_check: say of a worker's own rows whether its step is worth working on.
 
 Reads a `StepQuestion` from each line of stdin, writes a `StepAnswer` to stdout, and ends with stdin. It measures what a
-validator measures, and the honest spread (`validator.replay`).
+validator measures, and the honest spread (`muster.verification.replay`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from muster.verification.calibration import UNIT_MARGIN
 from muster.verification.calibration_document import narrowed
 from muster.verification.pools import UNIT_TOKENS, unit_statistics
 from muster.verification.profiles import PROFILES, Profile
+from muster.verification.replay import Replayer, spread_share
 from muster.verification.statistics import NOTHING, scaled_errors
 from muster.verification.step_checks import MAX_LINE, StepAnswer, StepQuestion
-from validator.replay import Replayer, spread_share
 
 TOLERATED: Final = {"float32": 0.5, "bfloat16": 1.5}
 """By dtype: share of a rejecting limit from which on a row makes a worker sit a step out. Rows of usual models stay

@@ -1,7 +1,7 @@
 """Whether a step is worth working on: asked of the judge's own code, in a process beside the engine.
 
-Weights can be such that honest work of them is rejected. It leads to no accusation (`validator.model`), but the work is
-lost; so a worker measures its own rows before its first commitment of a step.
+Weights can be such that honest work of them is rejected. It leads to no accusation (`muster.verification.model`), but
+the work is lost; so a worker measures its own rows before its first commitment of a step.
 """
 
 from __future__ import annotations

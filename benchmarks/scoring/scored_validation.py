@@ -44,11 +44,11 @@ from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.taskset import TaskSet
 from muster.verification.checks import check_file
 from muster.verification.profiles import BF16, profile_hash
+from muster.verification.replay import Replayer
 from muster.verification.rules import CommittedWork, ModelFacts, Rules
 from muster.verification.sample_policy import sample_size
 from testbed.samples.packaged_model import packaged_model
 from testbed.samples.terms import made_terms
-from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import Assignment, bare_rows, make_requests, make_rollouts
 

@@ -2,7 +2,7 @@
 
 Static checks run before replay checks, and the first failure decides; within a check the lowest position does.
 Everything here is pure: the same rows, commitment and rules give the same finding on every machine. A jury relies on
-that. The replay checks (sampling, activations, log-probabilities) are the validator's (`validator.replay`);
+that. The replay checks (sampling, activations, log-probabilities) are the validator's (`muster.verification.replay`);
 `muster.verification.bundles` is how a finding travels.
 """
 

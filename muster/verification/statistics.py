@@ -23,7 +23,7 @@ at least the others' level, and at most LICENCE times that: it is off at every t
 some by much. There PRIOR_STATES more stand beside the others that are as far off as a licence goes, because a row of
 one token has no others: its log-probability would be rejected in honest work.
 
-Pure: arrays in, numbers out. The replay checks (`validator.replay`) compute the arrays.
+Pure: arrays in, numbers out. The replay checks (`muster.verification.replay`) compute the arrays.
 """
 
 from __future__ import annotations

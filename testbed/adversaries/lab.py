@@ -29,6 +29,7 @@ from muster.swarm.plan import LOCAL_TERMS
 from muster.tasksets.taskset import TaskSet
 from muster.verification.judging import Measurement
 from muster.verification.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
+from muster.verification.replay import Replayer, sampled_places, sampled_tokens
 from muster.verification.rules import CommittedWork, ModelFacts, Rules
 from testbed.samples.task_sets import generated
 from testbed.samples.terms import made_terms
@@ -37,7 +38,6 @@ from trainer.batches import FileRef, WorkFile, samples_of
 from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
-from validator.replay import Replayer, sampled_places, sampled_tokens
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import Assignment, make_requests, make_rollouts
 

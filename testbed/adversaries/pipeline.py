@@ -30,6 +30,7 @@ from muster.settings.schema import ValidatorSettings
 from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding, check_rows
 from muster.verification.judging import Measurement, judge
+from muster.verification.model import Model
 from muster.verification.profiles import Limit
 from muster.verification.rules import CommittedWork
 from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
@@ -37,7 +38,6 @@ from testbed.adversaries.kinds import Adversary
 from testbed.adversaries.lab import AdversaryLab, Job
 from validator.context import RunVerificationContext
 from validator.inspector import from_replay, from_static, inspect_file
-from validator.model import Model
 
 POLICY = ValidatorSettings()
 """The default one."""

@@ -14,9 +14,9 @@ import torch
 
 from muster.rollouts.schema import Rollout
 from muster.verification.profiles import CPU_FP32
+from muster.verification.replay import sampled_places
 from muster.verification.statistics import CLIP, LEAST, PRIOR_TOKENS
 from testbed.adversaries.lab import AdversaryLab, Job
-from validator.replay import sampled_places
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,9 @@ from muster.protocol.turns.conversation import Conversation, TurnRules
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import spans_of
 from muster.verification.profiles import CPU_FP32, Profile
+from muster.verification.replay import Replayer
 from testbed.adversaries.lab import AdversaryLab, Job
 from testbed.samples.tool_model import make_tool_model, tool_rules, tool_tasks, tool_terms
-from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest
 
 

@@ -16,9 +16,9 @@ from muster.protocol.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import CPU_FP32
+from muster.verification.replay import Replayer
 from testbed.adversaries.lab import LIMITS, AdversaryLab
 from testbed.suite.engine_types import Requests, UsingWeights
-from validator.replay import Replayer
 from worker.engine import Engine, GenerationRequest
 from worker.rollouts import bare_rows
 

@@ -27,10 +27,10 @@ from muster.verification.calibration import parse_calibration
 from muster.verification.judging import judge
 from muster.verification.measured import read_cell
 from muster.verification.profiles import BF16
+from muster.verification.replay import Replayer
 from testbed.machine import Machine
 from testbed.paths import ROOT
 from testbed.samples.models import DEMO, write_model
-from validator.replay import Replayer
 
 WORDS = ("--tokens", 6000, "--max-tokens", 8, "--sharpened", "", "--folder", "kept")
 """As little as gives a calibration: the processes' starts take most of the time."""

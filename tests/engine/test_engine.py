@@ -25,10 +25,10 @@ from muster.shardcast.format.store import version_path
 from muster.shardcast.publish import publish
 from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32, PROFILES
+from muster.verification.replay import Replayer
 from testbed.adversaries.lab import LIMITS, tempered
 from testbed.samples.models import unpin_numerics
 from testbed.suite.engine_types import Requests, UsingWeights
-from validator.replay import Replayer
 from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest, plain_arguments
 from worker.rollouts import bare_rows
 

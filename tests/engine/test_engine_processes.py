@@ -15,9 +15,9 @@ from muster.shardcast.format.store import version_path
 from muster.shardcast.publish import publish
 from muster.verification.judging import judge
 from muster.verification.profiles import BF16
+from muster.verification.replay import Replayer
 from testbed.waiting import BOUND
 from tests.engine.split_engine import REQUESTS
-from validator.replay import Replayer
 
 
 def test_two_ranks_prove_one_work_and_both_take_new_weights(tmp_path: Path) -> None:

@@ -13,17 +13,17 @@ from muster.models.arithmetic import computing
 from muster.models.files import load_tokenizer
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings, WorkerSettings
+from muster.verification import model
 from muster.verification.checks import Finding
 from muster.verification.judging import judge
+from muster.verification.model import blamed_for, honest_sums, replay_rows
 from muster.verification.profiles import CPU_FP32
+from muster.verification.replay import Replayer, RowErrors, spread_share
 from muster.verification.statistics import CLIP
 from muster.verification.step_checks import StepAnswer
 from testbed.adversaries.lab import AdversaryLab
 from testbed.hostile_steps import broken, hostile_steps, save_hostile
 from testbed.suite.engine_types import Requests, UsingWeights
-from validator import model
-from validator.model import blamed_for, honest_sums, replay_rows
-from validator.replay import Replayer, RowErrors, spread_share
 from validator.step_check import check
 from worker.context import WorkerContext
 from worker.engine import Engine

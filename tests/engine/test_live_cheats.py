@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase
 from muster.protocol.prompts import end_token
 from muster.rollouts.schema import Rollout
 from muster.verification.profiles import CPU_FP32
+from muster.verification.replay import Replayer
 from testbed.adversaries.live import CHEATS, EngineLab, edited_place
 from testbed.suite.engine_types import Requests
-from validator.replay import Replayer
 from worker.engine import Engine
 
 SAMPLED = (

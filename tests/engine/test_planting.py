@@ -16,9 +16,9 @@ from muster.rollouts.schema import Rollout
 from muster.verification.judging import judge
 from muster.verification.planting import LOWEST, Plant
 from muster.verification.profiles import CPU_FP32
+from muster.verification.replay import Replayer
 from muster.verification.statistics import scaled_errors
 from testbed.suite.engine_types import Requests
-from validator.replay import Replayer
 from worker.engine import Engine, Generation, GenerationRequest
 from worker.planter import plant
 from worker.rollouts import bare_rows

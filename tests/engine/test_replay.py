@@ -16,13 +16,13 @@ from muster.errors import ConfigError, MalformedError
 from muster.models.numerics import numerics_pinned, pin_numerics
 from muster.models.weights import read_weights
 from muster.rollouts.schema import Rollout
+from muster.verification import replay
 from muster.verification.judging import Measurement, judge
+from muster.verification.model import replay_rows
 from muster.verification.profiles import CPU_FP32
+from muster.verification.replay import Replayer
 from muster.verification.statistics import FLOAT32, LEAST
 from testbed.samples.models import unpin_numerics
-from validator import replay
-from validator.model import replay_rows
-from validator.replay import Replayer
 
 CLEAN = Measurement(
     position=5, gap_mean=0, gap_worst=0, activation=2e-4, logprob_rms=0.01, logprob_worst=0.1, logprob_drift=0

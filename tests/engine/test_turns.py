@@ -25,13 +25,13 @@ from muster.settings.schema import WorkerSettings
 from muster.verification.checks import check_rows
 from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32
+from muster.verification.replay import Replayer
 from muster.verification.rules import Rules
 from muster.verification.statistics import scaled_errors
 from testbed.adversaries.lab import AdversaryLab
 from testbed.adversaries.turns import TURN_ADVERSARIES, open_tool_lab
 from testbed.samples.tool_model import MAX_COMPLETION
 from testbed.waiting import BOUND
-from validator.replay import Replayer
 from worker.answering import EvalSession
 from worker.context import WorkerContext
 from worker.engine import Engine, EngineError, GenerationRequest

@@ -9,7 +9,7 @@ import torch
 
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.verification.profiles import PROFILES
-from validator.replay import Replayer
+from muster.verification.replay import Replayer
 
 
 def test_a_head_is_tied_to_the_embedding_that_is_loaded(tmp_path: Path) -> None:

@@ -29,12 +29,12 @@ from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings
 from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32
+from muster.verification.replay import Replayer
 from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import deploy_on
 from testbed.processes import MUSTER, ended, run_to_end
 from testbed.runs.world import WORKERS, World, opened
 from testbed.waiting import until
-from validator.replay import Replayer
 from validator.trap_check import check_traps
 from worker.committer import sign_consent
 from worker.context import WorkerContext

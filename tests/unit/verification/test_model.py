@@ -13,10 +13,10 @@ import pytest
 from muster.errors import ConfigError
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import MatmulSetting, Settings, ValidatorSettings
+from muster.verification import model as model_room
+from muster.verification.model import Model
 from muster.verification.profiles import CPU_FP32
 from testbed.samples.commitments import honest_rows
-from validator import model as model_room
-from validator.model import Model
 
 
 async def test_a_replay_computes_on_as_many_threads_and_multiplies_as_the_settings_say(

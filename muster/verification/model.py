@@ -1,4 +1,4 @@
-"""The run's model as a validator uses it: any recent step's weights, one replay at a time, in a thread."""
+"""The run's model, for whoever replays: any recent step's weights, one replay at a time, in a thread."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import astuple, replace
 from itertools import accumulate, groupby, islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from muster.clients.run_data import CheckpointFetcher
 from muster.errors import MusterError, UnreachableError
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
@@ -21,10 +21,10 @@ from muster.verification.devices import check_device
 from muster.verification.judging import Measurement, judge, judge_stable
 from muster.verification.pools import HONEST_DRAWS
 from muster.verification.profiles import Profile
+from muster.verification.replay import DEVICE, Replayer, RowErrors, spread_share
 from muster.verification.statistics import RowSums, TokenErrors, scaled_errors
-from validator.replay import DEVICE, Replayer, RowErrors, spread_share
 
-_log = telemetry.logger("validator")
+_log = telemetry.logger("replay")
 
 T = TypeVar("T")
 
@@ -41,10 +41,18 @@ _DRAW_TOKENS: Final = 4096
 DRAWS_AT_ONCE: Final = 8
 
 
+class Checkpoints(Protocol):
+    """Where the weights of a step come from (`muster.clients.run_data.CheckpointFetcher`)."""
+
+    def used(self, step: int) -> AbstractAsyncContextManager[Path]:
+        """Yield the folder of a step's weights, and keep it until left."""
+        ...
+
+
 class Model:
     """Replays rollouts of different steps, in the order in which it is asked."""
 
-    def __init__(self, checkpoints: CheckpointFetcher, profile: Profile, temperature: float, **options: Any) -> None:
+    def __init__(self, checkpoints: Checkpoints, profile: Profile, temperature: float, **options: Any) -> None:
         """`options`: of the `Replayer`. Raises ConfigError when the profile is not for DEVICE."""
         check_device(profile, DEVICE)
         self.profile = profile
