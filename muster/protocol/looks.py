@@ -38,7 +38,7 @@ VOIDED: Final = 7
 SEARCHED: Final = 48
 """Uncounted rows of a validator that are replayed at once after a false one."""
 BARRED_SECONDS: Final = 30 * 24 * HOUR_SECONDS
-"""A validator with false rows of two operators' nodes counts no more for so long."""
+"""A validator of which one check and its search find false rows of two operators' nodes counts no more for so long."""
 REFUTED: Final = 3
 """Rejections in BARRED_SECONDS that no arithmetic shares, from which on a validator counts no more."""
 
@@ -187,16 +187,17 @@ class Record:
 
     total: int = 0
     """Token wei of all that was counted."""
-    false_at: dict[str, int] = field(default_factory=dict)
-    """By operator of the node, the latest second at which a row of it was found false."""
     refuted_at: list[int] = field(default_factory=list)
     """Seconds of rejections that were refuted."""
     barred_until: int = 0
 
-    def find(self, operator: str, now: int) -> None:
-        """Take in a false row of a node of this operator."""
-        self.false_at[operator] = now
-        if sum(at > now - BARRED_SECONDS for at in self.false_at.values()) >= 2:
+    def find(self, operators: Iterable[str], now: int) -> None:
+        """Take in the false rows of one check and of its search: the operators of their nodes.
+
+        Finds of another check are not remembered: in bfloat16 one honest row in a thousand, written by a worker, may be
+        called false, and in 30 days each honest validator would have had two.
+        """
+        if len(set(operators)) >= 2:
             self.barred_until = now + BARRED_SECONDS
 
     def refute(self, now: int) -> None:
