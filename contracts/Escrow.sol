@@ -6,7 +6,6 @@ import { SafeERC20 } from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.s
 import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { SafeCast } from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import { Guarded } from "./Guarded.sol";
-import { IMasters } from "./interfaces/IMasters.sol";
 import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 
@@ -34,7 +33,6 @@ abstract contract Escrow is Guarded {
 
     IERC20 public immutable TOKEN;
     IRunTerms public immutable TERMS;
-    IMasters public immutable MASTERS;
 
     // ----------------------------------------------------------------------------------------------------- storage
 
@@ -43,12 +41,10 @@ abstract contract Escrow is Guarded {
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IERC20 token, IRunTerms terms, IMasters masters, address guardian) Guarded(guardian) {
-        require(address(token) != address(0), ZeroAddress());
-        require(address(terms) != address(0) && address(masters) != address(0), ZeroAddress());
+    constructor(IERC20 token, IRunTerms terms, address guardian) Guarded(guardian) {
+        require(address(token) != address(0) && address(terms) != address(0), ZeroAddress());
         TOKEN = token;
         TERMS = terms;
-        MASTERS = masters;
     }
 
     // ------------------------------------------------------------------------------------------------ owners' calls
@@ -95,7 +91,6 @@ abstract contract Escrow is Guarded {
 
         paid = withdrawable(run);
         _states[run].phase = Phase.Closed;
-        _infos[run].closedAt = uint40(block.timestamp);
         emit RunClosed(run, paid);
         _payOwner(run, paid);
     }
@@ -169,13 +164,12 @@ abstract contract Escrow is Guarded {
         return uint96(Math.min(_infos[run].kept, unreserved(run)));
     }
 
-    /// @dev What the owner announced is due, and it has shown what opens the private tests.
+    /// @dev What the owner announced is due.
     function _requirePayable(uint32 run) private view {
         uint256 readyAt = noticedAt(run);
         require(block.timestamp >= readyAt, NoticeRunning(run, readyAt, block.timestamp));
         uint256 lapsedAt = readyAt + NOTICE_LAPSES;
         require(block.timestamp < lapsedAt, NoticeLapsed(run, lapsedAt, block.timestamp));
-        MASTERS.checkPayable(run, _states[run].steps);
     }
 
     /// @dev What begins after an announcement has lapsed does not bring it back.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { MessageHashUtils } from "@openzeppelin/contracts/utils/cryptography/MessageHashUtils.sol";
 import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
-import { Grading } from "./Grading.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
@@ -10,8 +10,9 @@ import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
 import { Payouts } from "./libraries/Payouts.sol";
 import { TermBounds } from "./libraries/TermBounds.sol";
 
-/// @title The court's part about judges: who judges a case, and what silence costs; see ISlashCourt.
-abstract contract Juries is Grading {
+/// @title The court's part about judges and the accused: who judges a case, what silence costs, and who can be convicted;
+/// see ISlashCourt.
+abstract contract Juries is ISlashCourt {
     // ------------------------------------------------------------------------------------------------------- types
 
     /// @dev What a judge has done, and the first 30 bytes of the vote it committed to.
@@ -41,6 +42,12 @@ abstract contract Juries is Grading {
     /// @dev Absences in a row that cost a validator its seat.
     uint256 internal constant MAX_ABSENCES = 3;
 
+    // -------------------------------------------------------------------------------------------------- immutables
+
+    IRegistry public immutable REGISTRY;
+    IRuns public immutable RUNS;
+    IRunTerms public immutable TERMS;
+
     // ----------------------------------------------------------------------------------------------------- storage
 
     mapping(uint256 caseId => Case) internal _cases;
@@ -51,7 +58,13 @@ abstract contract Juries is Grading {
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IRegistry registry, IRuns runs, IRunTerms terms) Grading(registry, runs, terms) { }
+    constructor(IRegistry registry, IRuns runs, IRunTerms terms) {
+        require(address(registry) != address(0) && address(runs) != address(0), ZeroAddress());
+        require(address(terms) != address(0), ZeroAddress());
+        REGISTRY = registry;
+        RUNS = runs;
+        TERMS = terms;
+    }
 
     // ------------------------------------------------------------------------------------------------ anyone's call
 
@@ -123,6 +136,32 @@ abstract contract Juries is Grading {
         jury = REGISTRY.validatorsAt(run, seniorBefore) - 1;
         address own = REGISTRY.validatorOf(accused.operator, run);
         if (own != address(0) && _wasValidator(own, run, seniorBefore)) jury--;
+    }
+
+    /// @dev The commitment exists and its node's lock is still there.
+    function _checkAccusable(Target memory target) internal view returns (IRegistry.Node memory accused) {
+        bool committed = RUNS.isCommitted(target.node, target.index, target.step, target.root);
+        require(committed, NotCommitted(target.node, target.index, target.step, target.root));
+        return _checkBound(target.node);
+    }
+
+    function _node(address key) internal view returns (IRegistry.Node memory) {
+        return REGISTRY.node(key);
+    }
+
+    function _checkBound(address key) internal view returns (IRegistry.Node memory bound) {
+        bound = _node(key);
+        require(_isBound(bound), NodeGone(key));
+    }
+
+    /// @dev Its lock is still there.
+    function _isBound(IRegistry.Node memory node_) internal pure returns (bool) {
+        return node_.status == IRegistry.Status.Active || node_.status == IRegistry.Status.Retired;
+    }
+
+    /// @dev What is signed of a struct with this hash, under the Registry's EIP-712 domain.
+    function _typedDigest(bytes32 hash) internal view returns (bytes32) {
+        return MessageHashUtils.toTypedDataHash(REGISTRY.domainSeparator(), hash);
     }
 
     function _operatorOf(address node) internal view returns (address) {

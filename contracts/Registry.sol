@@ -204,7 +204,7 @@ contract Registry is IRegistry {
     function convict(address key, uint256 slashBps, uint256 bountyBps, uint256 prize, address beneficiary)
         external
         onlyCourt
-        returns (uint256 kept)
+        returns (uint256 bounty, uint256 kept)
     {
         Node storage node_ = _nodes[key];
 
@@ -215,7 +215,7 @@ contract Registry is IRegistry {
         // Effect: the lock falls once, by at most the fraction.
         uint256 lock = node_.lock;
         uint256 slashed = lock * slashBps / BASIS_POINTS;
-        uint256 bounty = slashed * bountyBps / BASIS_POINTS;
+        bounty = slashed * bountyBps / BASIS_POINTS;
         kept = Math.min(prize, slashed - bounty);
         node_.lock = uint96(lock - slashed);
         node_.status = Status.Jailed;

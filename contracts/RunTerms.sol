@@ -98,36 +98,6 @@ contract RunTerms is IRunTerms {
     }
 
     /// @inheritdoc IRunTerms
-    function seriesOf(uint32 run) external view returns (SeriesTerms memory grades, SeriesTerms memory traps) {
-        Terms storage t = _terms[run];
-        grades = SeriesTerms({ epochs: t.gradeEpochs, epochSteps: t.gradeEpochSteps });
-        traps = SeriesTerms({ epochs: t.trapEpochs, epochSteps: t.trapEpochSteps });
-    }
-
-    /// @inheritdoc IRunTerms
-    function tipOf(uint32 run, Series series) external view returns (bytes32) {
-        return series == Series.Grades ? _terms[run].gradeTip : _terms[run].trapTip;
-    }
-
-    /// @inheritdoc IRunTerms
-    function firstPrizes(uint32 run) external view returns (uint256) {
-        return TermBounds.FIRST_PRIZES * _terms[run].trapPrize;
-    }
-
-    /// @inheritdoc IRunTerms
-    function trapTerms(uint32 run) external view returns (TrapTerms memory) {
-        Terms storage t = _terms[run];
-        return TrapTerms({
-            every: t.trapEvery,
-            prize: t.trapPrize,
-            pay: t.pay,
-            accepts: t.acceptsRequired,
-            epochs: t.trapEpochs,
-            epochSteps: t.trapEpochSteps
-        });
-    }
-
-    /// @inheritdoc IRunTerms
     function drawTerms(address node) external view returns (DrawTerms memory) {
         (uint32 run, uint8 workClass, bytes32 entropy) = RUNS.drawSource(node);
         Terms storage t = _terms[run];
@@ -143,9 +113,9 @@ contract RunTerms is IRunTerms {
     }
 
     /// @inheritdoc IRunTerms
-    function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority, bool traps) {
+    function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority) {
         Terms storage t = _terms[run];
-        return (t.sealQuorum, t.jurySeniority, t.trapEvery != 0);
+        return (t.sealQuorum, t.jurySeniority);
     }
 
     /// @inheritdoc IRunTerms
@@ -157,14 +127,13 @@ contract RunTerms is IRunTerms {
     function workerTerms(uint32 run, uint8 workClass)
         external
         view
-        returns (uint256 stake, uint256 pay, uint256 cover, uint256 premiumBps)
+        returns (uint256 stake, uint256 pay, uint256 cover)
     {
         Terms storage t = _terms[run];
         require(workClass < t.classes.length, WorkClassUnknown(run, workClass));
         stake = t.workerStake;
         pay = TermBounds.payOf(t.pay, t.classes[workClass]);
         cover = Math.min(TermBounds.burned(stake, t.slashBps, t.bountyBps) / pay, type(uint24).max);
-        if (t.trapEvery != 0) premiumBps = TermBounds.premium(t.trapPrize, t.trapEvery, t.acceptsRequired, t.pay);
     }
 
     /// @inheritdoc IRunTerms

@@ -5,12 +5,9 @@ import { IERC20 } from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import { SafeERC20 } from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { Escrow } from "./Escrow.sol";
-import { IMasters } from "./interfaces/IMasters.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
-import { Draws } from "./libraries/Draws.sol";
-import { TermBounds } from "./libraries/TermBounds.sol";
 import { Windows } from "./libraries/Windows.sol";
 
 /// @title The workers' half of Runs: checkpoints, commitments, the window, seals; see IRuns.
@@ -24,15 +21,11 @@ contract Runs is Escrow {
     /// @inheritdoc IRuns
     uint256 public constant UNSEALED_WINDOW_HOURS = Windows.UNSEALED_HOURS;
 
-    /// @dev Hours that `Sealer.inTime` reaches back.
-    uint256 private constant INTIME_HOURS = 200;
-
     // -------------------------------------------------------------------------------------------------- immutables
 
     /// @inheritdoc IRuns
     IRegistry public immutable REGISTRY;
     address public immutable COURT;
-    address public immutable TRAPS;
 
     // ----------------------------------------------------------------------------------------------------- storage
 
@@ -43,11 +36,7 @@ contract Runs is Escrow {
 
     /// @inheritdoc IRuns
     mapping(address validator => mapping(uint24 hour => bytes32)) public vouchRoot;
-    /// @inheritdoc IRuns
-    mapping(address validator => mapping(uint24 hour => bytes32)) public rejections;
     mapping(address validator => Sealer) private _sealers;
-    /// @dev Of the hour that it sealed last.
-    mapping(address validator => bytes32) private _links;
     /// @inheritdoc IRuns
     mapping(uint32 run => mapping(uint24 hour => uint256)) public sealCount;
 
@@ -56,32 +45,18 @@ contract Runs is Escrow {
     /// @param token The money.
     /// @param registry Where nodes and stakes are.
     /// @param terms Where terms are, and runs are created.
-    /// @param masters Where Masters is going to be.
     /// @param court Where SlashCourt is going to be.
-    /// @param traps Where Traps is going to be.
     /// @param guardian Who may pause commitments; zero disables pauses.
-    constructor(
-        IERC20 token,
-        IRegistry registry,
-        IRunTerms terms,
-        IMasters masters,
-        address court,
-        address traps,
-        address guardian
-    ) Escrow(token, terms, masters, guardian) {
-        require(address(registry) != address(0) && court != address(0) && traps != address(0), ZeroAddress());
-        TRAPS = traps;
+    constructor(IERC20 token, IRegistry registry, IRunTerms terms, address court, address guardian)
+        Escrow(token, terms, guardian)
+    {
+        require(address(registry) != address(0) && court != address(0), ZeroAddress());
         REGISTRY = registry;
         COURT = court;
     }
 
     modifier onlyRegistry() {
         _onlyRegistry();
-        _;
-    }
-
-    modifier onlyTraps() {
-        _onlyTraps();
         _;
     }
 
@@ -104,11 +79,7 @@ contract Runs is Escrow {
         if (state.phase == Phase.Suspended) _checkJudged(run, state, info);
         uint256 readyAt = step == 0 ? 0 : info.publishedAt + info.minStepInterval;
         require(block.timestamp >= readyAt, StepTooSoon(run, readyAt, block.timestamp));
-        MASTERS.checkPublishable(run, step);
-        if (step == 0) {
-            state.reserved = uint88(_checkEscrow(state, run, TERMS.firstPrizes(run)));
-            state.sealedThrough = Windows.hourOf(block.timestamp) - 1;
-        }
+        if (step == 0) state.sealedThrough = Windows.hourOf(block.timestamp) - 1;
 
         // Effect. Nobody worked before the first checkpoint: the hours before are as good as sealed. Entropy is the
         // block's: two manifests in one block get the same draws.
@@ -136,9 +107,7 @@ contract Runs is Escrow {
         _checkStep(work_, state, run, step, anchor);
         uint256 countInHour = _checkHour(work_, state, hour);
         _checkCover(work_, state, index);
-        uint256 premium = _premium(work_, index);
-        if (premium != 0) _checkOwn(run, premium);
-        uint256 reserved = _checkEscrow(state, run, work_.pay + premium);
+        uint256 reserved = _checkEscrow(state, run, work_.pay);
 
         // Effect: one new word; the other two change in place.
         _commitments[msg.sender][index] = Commitment(_digest(run, step, root), uint40(block.timestamp));
@@ -174,19 +143,16 @@ contract Runs is Escrow {
     // --------------------------------------------------------------------------------------------- validators' calls
 
     /// @inheritdoc IRuns
-    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_, bytes32 rejected, bytes32 link) external {
+    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_, bytes32 link) external {
         // Check.
-        (uint256 quorum, uint256 since, bool traps) = _checkSealer(run, hour);
-        Sealer storage sealer = _sealers[msg.sender];
-        _checkSealHour(sealer, hour);
-        if (traps) _checkLink(sealer, hour, since, link);
+        (uint256 quorum, uint256 since) = _checkSealer(run, hour);
+        _checkSealHour(hour);
 
         // Effect. The watermark passes all hours before: a seal counts if its author was there for them.
-        if (traps) _noteLooks(sealer, hour, rejected, link);
         RunState storage state = _states[run];
-        _sealers[msg.sender].lastSealed = hour; // not by `sealer`: slither sees no write to `_sealers` there
+        _sealers[msg.sender].lastSealed = hour;
         vouchRoot[msg.sender][hour] = vouchRoot_;
-        emit HourSealed(run, hour, msg.sender, vouchRoot_, rejected, link);
+        emit HourSealed(run, hour, msg.sender, vouchRoot_, link);
         if (since >= Windows.endOf(_firstUnsealed(state))) return;
         if (++sealCount[run][hour] >= quorum && hour > state.sealedThrough) {
             state.sealedThrough = hour;
@@ -216,14 +182,12 @@ contract Runs is Escrow {
         _requireRun(run, runHash);
         uint256 pay;
         uint256 cover;
-        uint256 premiumBps;
-        (stake, pay, cover, premiumBps) = TERMS.workerTerms(run, workClass);
+        (stake, pay, cover) = TERMS.workerTerms(run, workClass);
 
         // Every word that a commitment changes is made non-zero here, so that the first one costs what all cost.
         Work storage work_ = _works[node];
         work_.pay = uint96(pay);
         work_.cover = uint24(cover);
-        work_.premiumBps = uint16(premiumBps);
         // The builder of the block that publishes the next step may know its entropy already, but not the step's after.
         uint24 steps = _states[run].steps;
         work_.joinedStep = steps == 0 ? 0 : steps + 1;
@@ -287,20 +251,6 @@ contract Runs is Escrow {
         _infos[run].kept = _keptNow(run) + uint96(amount);
         _states[run].reserved -= uint88(amount);
         emit Voided(run, node, from, next - 1, amount);
-    }
-
-    /// @inheritdoc IRuns
-    function payPrize(uint32 run, address operator, uint256 amount) external onlyTraps {
-        RunState storage state = _states[run];
-        (state.balance, state.reserved) = (uint88(state.balance - amount), uint88(state.reserved - amount));
-
-        TOKEN.safeTransfer(operator, amount);
-    }
-
-    /// @inheritdoc IRuns
-    function releasePot(uint32 run, uint256 amount) external onlyTraps {
-        _infos[run].kept = _keptNow(run);
-        _states[run].reserved -= uint88(amount);
     }
 
     // ------------------------------------------------------------------------------------------------------- views
@@ -367,13 +317,6 @@ contract Runs is Escrow {
     }
 
     /// @inheritdoc IRuns
-    function linkOf(address validator, uint24 hour) external view returns (bytes32) {
-        (uint24 last, bytes32 link) = (_sealers[validator].lastSealed, _links[validator]);
-        require(hour <= last && link != 0, LinkNotShown(validator, hour, last));
-        return Draws.earlierLink(link, last - hour);
-    }
-
-    /// @inheritdoc IRuns
     function sealerOf(address validator) external view returns (Sealer memory) {
         return _sealers[validator];
     }
@@ -387,10 +330,6 @@ contract Runs is Escrow {
 
     function _onlyRegistry() private view {
         require(msg.sender == address(REGISTRY), NotRegistry(msg.sender));
-    }
-
-    function _onlyTraps() private view {
-        require(msg.sender == TRAPS, NotTraps(msg.sender));
     }
 
     function _onlyCourt() private view {
@@ -468,18 +407,6 @@ contract Runs is Escrow {
         require(countInHour < limit, HourFull(msg.sender, hour, limit));
     }
 
-    /// @dev What a commitment of the node reserves for who finds traps.
-    function _premium(Work storage work_, uint256 index) private view returns (uint256 premium) {
-        premium = uint256(work_.pay) * work_.premiumBps / TermBounds.BASIS_POINTS;
-        if (premium != 0) premium *= Draws.weight(index, index + 1);
-    }
-
-    /// @dev No premium comes out of voided pay: it goes to those who convicted, or back to the owner.
-    function _checkOwn(uint32 run, uint256 premium) private view {
-        uint256 own = withdrawable(run);
-        require(premium <= own, EscrowShort(run, own, premium));
-    }
-
     /// @return reserved What the run has reserved with this commitment.
     function _checkEscrow(RunState storage state, uint32 run, uint256 pay) private view returns (uint256 reserved) {
         reserved = state.reserved + pay;
@@ -494,10 +421,9 @@ contract Runs is Escrow {
 
     /// @return quorum Validators that must seal an hour.
     /// @return since Second in which the caller registered.
-    /// @return traps Whether the run has traps.
-    function _checkSealer(uint32 run, uint24 hour) private view returns (uint256 quorum, uint256 since, bool traps) {
+    function _checkSealer(uint32 run, uint24 hour) private view returns (uint256 quorum, uint256 since) {
         uint256 seniority;
-        (quorum, seniority, traps) = TERMS.sealTerms(run);
+        (quorum, seniority) = TERMS.sealTerms(run);
         since = REGISTRY.validatesSince(msg.sender, run);
         require(since != 0, NotValidator(run, msg.sender));
         uint256 readyAt = since + seniority;
@@ -506,34 +432,13 @@ contract Runs is Escrow {
     }
 
     /// @dev An hour can be sealed from its end until it matures unsealed.
-    function _checkSealHour(Sealer storage sealer, uint24 hour) private view {
+    function _checkSealHour(uint24 hour) private view {
         uint256 end = Windows.endOf(hour);
         uint256 deadline = Windows.challengeableUntil(hour);
-        uint24 last = sealer.lastSealed;
+        uint24 last = _sealers[msg.sender].lastSealed;
         require(block.timestamp >= end, HourNotEnded(hour, end, block.timestamp));
         require(block.timestamp < deadline, SealTooLate(hour, deadline, block.timestamp));
         require(hour > last, SealNotRising(msg.sender, hour, last));
-    }
-
-    /// @dev There is a link for each hour, from that of the registration on, whether or not the hour is sealed.
-    function _checkLink(Sealer storage sealer, uint24 hour, uint256 since, bytes32 link) private view {
-        uint24 last = sealer.lastSealed;
-        (bytes32 known, uint24 from) =
-            last == 0 ? (REGISTRY.node(msg.sender).drawTip, Windows.hourOf(since) - 1) : (_links[msg.sender], last);
-        require(Draws.earlierLink(link, hour - from) == known, WrongLink(msg.sender, hour, link));
-    }
-
-    /// @dev What is rejected counts, and can be shown, only if the hour was sealed before its seals closed.
-    function _noteLooks(Sealer storage sealer, uint24 hour, bytes32 rejected, bytes32 link) private {
-        uint256 passed = hour - sealer.lastSealed;
-        uint256 inTime = passed < INTIME_HOURS ? uint256(sealer.inTime) << passed : 0;
-        if (block.timestamp < Windows.sealsCloseAt(hour)) {
-            inTime |= 1;
-            sealer.rejected += uint32(uint256(rejected));
-            rejections[msg.sender][hour] = rejected;
-        }
-        sealer.inTime = uint200(inTime);
-        _links[msg.sender] = link;
     }
 
     function _hourOf(address node, uint32 index) private view returns (uint24) {

@@ -6,7 +6,7 @@ import { Juries } from "./Juries.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRunTerms } from "./interfaces/IRunTerms.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
-import { DATA_MISSING, ISlashCourt, WRONG_GRADE } from "./interfaces/ISlashCourt.sol";
+import { DATA_MISSING, ISlashCourt } from "./interfaces/ISlashCourt.sol";
 import { Payouts } from "./libraries/Payouts.sol";
 import { Windows } from "./libraries/Windows.sol";
 
@@ -14,14 +14,10 @@ import { Windows } from "./libraries/Windows.sol";
 contract SlashCourt is Juries {
     // ------------------------------------------------------------------------------------------------------- types
 
-    /// @dev Who is accused of what.
-    struct Accusation {
-        address node;
-        IRegistry.Node accused;
-        uint8 kind;
-        uint32 position;
-        bytes32 evidenceHash;
-        bytes32 charge;
+    /// @dev The first and the last of the open cases against a node. `Case.earlier` leads from the last to the first.
+    struct OpenCases {
+        uint40 earliest;
+        uint40 latest;
     }
 
     // --------------------------------------------------------------------------------------------------- constants
@@ -33,7 +29,6 @@ contract SlashCourt is Juries {
     // -------------------------------------------------------------------------------------------------- immutables
 
     address public immutable REFUTATIONS;
-    address public immutable TRAPS;
 
     // ----------------------------------------------------------------------------------------------------- storage
 
@@ -41,22 +36,17 @@ contract SlashCourt is Juries {
     uint256 public caseCount;
 
     mapping(address challenger => mapping(address node => mapping(bool missing => uint256 caseId))) private _openCases;
-    /// @dev The latest open case against a node. From it `Case.earlier` leads through all that are open.
-    mapping(address node => uint256 caseId) private _latestOpen;
+    mapping(address node => OpenCases) private _openAgainst;
     /// @dev The next later open case against the same node, of a case that is open.
     mapping(uint256 caseId => uint256) private _later;
     /// @dev Whether a node was fined for a file that came late.
     mapping(address node => bool) private _fined;
-    mapping(uint256 caseId => Bounty) private _bounties;
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IRegistry registry, IRuns runs, IRunTerms terms, address refutations, address traps)
-        Juries(registry, runs, terms)
-    {
-        require(refutations != address(0) && traps != address(0), ZeroAddress());
+    constructor(IRegistry registry, IRuns runs, IRunTerms terms, address refutations) Juries(registry, runs, terms) {
+        require(refutations != address(0), ZeroAddress());
         REFUTATIONS = refutations;
-        TRAPS = traps;
     }
 
     // ------------------------------------------------------------------------------------------------- juried cases
@@ -66,28 +56,30 @@ contract SlashCourt is Juries {
         external
         returns (uint256 caseId)
     {
-        require(kind != WRONG_GRADE, KindOfGrades());
+        // Check.
+        address node = target.node;
         IRegistry.Node memory accused = _checkAccusable(target);
-        bytes32 charge = chargeOf(target, kind, position, evidenceHash);
+        uint256 committedAt = _checkInTime(node, target.index);
+        uint256 open = _openCases[msg.sender][node][kind == DATA_MISSING];
+        require(open == 0, CaseOpenAlready(msg.sender, node, open));
 
-        caseId = _bring(target, Accusation(target.node, accused, kind, position, evidenceHash, charge));
-    }
+        // Effect.
+        caseId = ++caseCount;
+        _openCases[msg.sender][node][kind == DATA_MISSING] = caseId;
+        Case storage case_ = _cases[caseId];
+        case_.node = node;
+        case_.index = target.index;
+        case_.kind = kind;
+        case_.position = position;
+        case_.evidenceHash = evidenceHash;
+        case_.charge = chargeOf(target, kind, position, evidenceHash);
+        _link(caseId, case_);
+        address payer = _empanel(case_, accused, committedAt);
+        _announce(caseId, target.step, target.root);
 
-    /// @inheritdoc ISlashCourt
-    function openGradeCase(
-        Target calldata target,
-        address validator,
-        bytes32 grades,
-        bytes32 salt,
-        bytes calldata signature,
-        bytes32 evidenceHash
-    ) external returns (uint256 caseId) {
-        _checkCommitted(target);
-        IRegistry.Node memory accused = _checkStatement(target, validator, grades, salt, signature);
-        bytes32 charge = keccak256(abi.encode(target, WRONG_GRADE, validator, grades, evidenceHash));
-
-        caseId = _bring(target, Accusation(validator, accused, WRONG_GRADE, 0, evidenceHash, charge));
-        emit GradeAccused(caseId, validator, target.node, grades);
+        // Interaction.
+        REGISTRY.hold(payer, case_.fee);
+        RUNS.freeze(node);
     }
 
     /// @inheritdoc ISlashCourt
@@ -181,25 +173,19 @@ contract SlashCourt is Juries {
     // ------------------------------------------------------------------------------------------------ the house's call
 
     /// @inheritdoc ISlashCourt
-    function convictProven(address node, address beneficiary) external {
+    function convictProven(address node, address prover) external {
+        // Check.
         require(msg.sender == REFUTATIONS, NotRefutations(msg.sender));
-        _convict(node, _checkBound(node).run, beneficiary, 0);
-    }
+        uint32 run = _checkBound(node).run;
 
-    /// @inheritdoc ISlashCourt
-    function dismissTrap(uint256 caseId) external {
-        require(msg.sender == TRAPS, NotTraps(msg.sender));
-        Case storage case_ = _openCase(caseId);
-        _end(caseId, case_, Outcome.Dismissed, _operatorOf(case_.challenger));
-    }
-
-    /// @inheritdoc ISlashCourt
-    function payBounty(uint256 caseId, address validator, uint256 amount) external {
-        require(msg.sender == TRAPS, NotTraps(msg.sender));
-        _bounties[caseId].left -= uint96(amount);
-        emit BountyPaid(caseId, validator, amount);
-
-        REGISTRY.release(_operatorOf(validator), amount);
+        // Effect and interaction: half of what the prover gets is for who accused first.
+        (uint256 bounty,) = _convict(node, run, prover, 0);
+        uint256 caseId = _openAgainst[node].earliest;
+        if (caseId == 0) return;
+        uint256 half = bounty / 2;
+        emit BountyHalved(caseId, prover, half);
+        REGISTRY.hold(prover, half);
+        REGISTRY.release(_operatorOf(_cases[caseId].challenger), half);
     }
 
     // -------------------------------------------------------------------------------------------------------- views
@@ -207,11 +193,6 @@ contract SlashCourt is Juries {
     /// @inheritdoc ISlashCourt
     function caseOf(uint256 caseId) external view returns (Case memory) {
         return _cases[caseId];
-    }
-
-    /// @inheritdoc ISlashCourt
-    function bountyOf(uint256 caseId) external view returns (Bounty memory) {
-        return _bounties[caseId];
     }
 
     /// @inheritdoc ISlashCourt
@@ -271,33 +252,6 @@ contract SlashCourt is Juries {
     }
 
     // ----------------------------------------------------------------------------------------------------- internal
-
-    /// @dev Opens a case about the commitment `target`, whose accused need not be its node.
-    function _bring(Target calldata target, Accusation memory accusation) private returns (uint256 caseId) {
-        // Check.
-        uint256 committedAt = _checkInTime(target.node, target.index);
-        bool missing = accusation.kind == DATA_MISSING;
-        uint256 open = _openCases[msg.sender][accusation.node][missing];
-        require(open == 0, CaseOpenAlready(msg.sender, accusation.node, open));
-
-        // Effect.
-        caseId = ++caseCount;
-        _openCases[msg.sender][accusation.node][missing] = caseId;
-        Case storage case_ = _cases[caseId];
-        case_.node = accusation.node;
-        case_.index = target.index;
-        case_.kind = accusation.kind;
-        case_.position = accusation.position;
-        case_.evidenceHash = accusation.evidenceHash;
-        case_.charge = accusation.charge;
-        _link(caseId, case_);
-        address payer = _empanel(case_, accusation.accused, committedAt);
-        _announce(caseId, target.step, target.root);
-
-        // Interaction.
-        REGISTRY.hold(payer, case_.fee);
-        RUNS.freeze(accusation.node);
-    }
 
     /// @return committedAt Second of the commitment.
     function _checkInTime(address node, uint32 index) private view returns (uint256 committedAt) {
@@ -362,18 +316,22 @@ contract SlashCourt is Juries {
 
     /// @dev Puts a new case behind the open ones against its node.
     function _link(uint256 caseId, Case storage case_) private {
-        uint256 earlier = _latestOpen[case_.node];
+        OpenCases storage open = _openAgainst[case_.node];
+        uint256 earlier = open.latest;
         case_.earlier = uint40(earlier);
-        if (earlier != 0) _later[earlier] = caseId;
-        _latestOpen[case_.node] = caseId;
+        if (earlier == 0) open.earliest = uint40(caseId);
+        else _later[earlier] = caseId;
+        open.latest = uint40(caseId);
     }
 
     /// @dev Takes a case that ends out of the open ones, whatever their number.
     function _unlink(uint256 caseId, Case storage case_) private {
+        OpenCases storage open = _openAgainst[case_.node];
         (uint256 earlier, uint256 later) = (case_.earlier, _later[caseId]);
-        if (later == 0) _latestOpen[case_.node] = earlier;
+        if (later == 0) open.latest = uint40(earlier);
         else _cases[later].earlier = uint40(earlier);
-        if (earlier != 0) _later[earlier] = later;
+        if (earlier == 0) open.earliest = uint40(later);
+        else _later[earlier] = later;
     }
 
     function _openCase(uint256 caseId) private view returns (Case storage case_) {
@@ -413,7 +371,7 @@ contract SlashCourt is Juries {
 
         // Interaction, and an effect that follows from it: what the accused has left decides what judges share.
         RUNS.thaw(case_.node);
-        uint256 prize = _prize(caseId, case_, outcome);
+        uint256 prize = _prize(case_, outcome);
         uint256 judges = _isRewarded(case_, false) ? case_.reveals - case_.guiltyVotes : 0;
         if (_isRewarded(case_, true)) judges += case_.guiltyVotes;
         uint256 burned = Payouts.isVerdict(outcome) ? (case_.commits - judges) * case_.deposit : 0;
@@ -427,12 +385,9 @@ contract SlashCourt is Juries {
     /// @dev Returns the judges' prize: the fee, or as much from the accused if the fee goes back. Either verdict pays
     /// the same, so the pay favours neither vote. A node that was late with one file also loses its unsettled pay: it
     /// may have withheld many files, and few are ever asked for. It is fined once: it commits no more.
-    function _prize(uint256 caseId, Case storage case_, Outcome outcome) private returns (uint256 prize) {
+    function _prize(Case storage case_, Outcome outcome) private returns (uint256 prize) {
         if (outcome == Outcome.Guilty) {
-            bool shared = TERMS.tipOf(case_.run, IRunTerms.Series.Traps) != 0;
-            address beneficiary = shared ? address(this) : _operatorOf(case_.challenger);
-            prize = _convict(case_.node, case_.run, beneficiary, case_.fee);
-            if (shared) _keepBounty(caseId);
+            (, prize) = _convict(case_.node, case_.run, _operatorOf(case_.challenger), case_.fee);
             return prize;
         }
         if (outcome == Outcome.Cured) {
@@ -444,11 +399,16 @@ contract SlashCourt is Juries {
         return outcome == Outcome.Moot ? 0 : case_.fee;
     }
 
-    /// @dev The bounty of a conviction is all that the court ever has for itself.
-    function _keepBounty(uint256 caseId) private {
-        uint256 amount = REGISTRY.freeBalance(address(this));
-        _bounties[caseId] = Bounty(uint96(amount), uint96(amount), uint40(block.timestamp + Windows.SHARING));
-        REGISTRY.hold(address(this), amount);
+    /// @dev The pay of a worker that is not settled is void; a validator has none.
+    /// @return bounty What `beneficiary` got.
+    /// @return kept What judges get: `prize`, or the rest of the slash if that is less.
+    function _convict(address node, uint32 run, address beneficiary, uint256 prize)
+        private
+        returns (uint256 bounty, uint256 kept)
+    {
+        IRunTerms.CaseTerms memory terms = TERMS.caseTerms(run);
+        (bounty, kept) = REGISTRY.convict(node, terms.slashBps, terms.bountyBps, prize, beneficiary);
+        RUNS.voidWork(node);
     }
 
     function _isRewarded(Case storage case_, bool votedGuilty) private view returns (bool) {

@@ -47,8 +47,9 @@ interface IRefutations {
 
     // ------------------------------------------------------------------------------------------------ anyone's calls
 
-    // Each convicts at once, and its bounty goes to the caller's free balance in the Registry. Anyone may call, as long
-    // as the lock of the convicted is there.
+    // Each convicts at once, and its bounty goes to the caller's free balance in the Registry, half of it while a case
+    // against the convicted is open (ISlashCourt.convictProven). Anyone may call, as long as the lock of the convicted is
+    // there.
 
     /// @notice Convicts a node whose commitment has a flaw that the contract can see (`Flaw`).
     /// @param openings One leaf whose position is not one of the commitment's, whose completion is empty or longer than

@@ -168,10 +168,11 @@ interface IRegistry {
     /// keeping, or what is left if that is less, the rest burned. Once per node. Only SlashCourt.
     /// @param slashBps Share of the lock, in basis points.
     /// @param bountyBps Share of the slash, in basis points.
+    /// @return bounty What went to the beneficiary.
     /// @return kept What went into the court's keeping.
     function convict(address key, uint256 slashBps, uint256 bountyBps, uint256 prize, address beneficiary)
         external
-        returns (uint256 kept);
+        returns (uint256 bounty, uint256 kept);
 
     // ------------------------------------------------------------------------------------------------------- views
 

@@ -6,12 +6,6 @@ pragma solidity ^0.8.30;
 interface IRunTerms {
     // ------------------------------------------------------------------------------------------------------- types
 
-    /// @notice What a run has masters for (IMasters): its private tests, its traps.
-    enum Series {
-        Grades,
-        Traps
-    }
-
     /// @notice What a run promises and demands, for ever. Mirror of muster.protocol.terms.Terms.
     /// @param pay Token wei per commitment at a class weight of 10,000 basis points. In no class more than the bounty
     /// of a worker's slash, so that hiding a false commitment never pays more than accusing it.
@@ -30,8 +24,9 @@ interface IRunTerms {
     /// @param acceptsRequired Validators that must accept a rollout before it is trained on.
     /// @param sealQuorum Validators that must seal an hour to move the watermark, at least 2.
     /// @param minStepInterval Seconds between two checkpoints.
-    /// @param trapEvery Of so many commitments one, on average, is a trap, of a node's first four two: 20 to 1,000; zero:
-    /// the run has none, and whoever looks is paid only where somebody cheats.
+    /// @param wageBps Wage of one counted look, in basis points of the pay of the work's class, at most 5,000; zero: looks
+    /// are unpaid (IWages).
+    /// @param lookRows Rows that a look replays, at most those of a commitment.
     /// @param commitPhase Seconds in which judges commit their votes.
     /// @param revealPhase Seconds in which judges reveal them.
     /// @param jurySeniority Seconds a validator must have served before a case opens to judge it, and before it seals. It
@@ -45,14 +40,9 @@ interface IRunTerms {
     /// @param tokenizerHash Hash of all in a checkpoint that is not weights: tokenizer, chat template, configuration.
     /// @param profile Verification profile: keccak of its name.
     /// @param toolsRoot Root of the tools that rollouts may call; zero: none.
-    /// @param gradeTip Hash of the first master of the private tests (IMasters); zero: the run has none.
+    /// @param gradeTip Hash of the first master of the private tests; zero: the run has none.
     /// @param gradeEpochs Epochs, so masters, of the private tests, at most 65,535; zero without any.
     /// @param gradeEpochSteps Steps of each epoch except the last, which never ends; zero without private tests.
-    /// @param trapEpochs Epochs, so masters, of the traps; zero without any.
-    /// @param trapEpochSteps Steps of each of these epochs except the last, which never ends; zero without traps.
-    /// @param trapPrize Token wei for a validator that finds a trap, at a class weight of 10,000 basis points. At least
-    /// `pay`; at most `pay` times `trapEvery` by `acceptsRequired`. Zero without traps.
-    /// @param trapTip Hash of the first master of the traps (IMasters); zero: the run has none.
     /// @param classes Work classes packed by muster.protocol.terms.pack_class: weight in basis points in bits 0-15,
     /// number of budgets in bits 16-31, budget i in the 16 bits from 32 + 16 i.
     struct Terms {
@@ -70,7 +60,8 @@ interface IRunTerms {
         uint8 acceptsRequired;
         uint8 sealQuorum;
         uint32 minStepInterval;
-        uint16 trapEvery;
+        uint16 wageBps;
+        uint16 lookRows;
         uint32 commitPhase;
         uint32 revealPhase;
         uint32 jurySeniority;
@@ -86,10 +77,6 @@ interface IRunTerms {
         bytes32 gradeTip;
         uint16 gradeEpochs;
         uint32 gradeEpochSteps;
-        uint16 trapEpochs;
-        uint32 trapEpochSteps;
-        uint96 trapPrize;
-        bytes32 trapTip;
         uint256[] classes;
     }
 
@@ -119,22 +106,6 @@ interface IRunTerms {
         uint32 commitPhase;
         uint32 revealPhase;
         uint32 jurySeniority;
-    }
-
-    /// @notice The epochs of a series of masters: `gradeEpochs` and `gradeEpochSteps`, or the same of traps.
-    struct SeriesTerms {
-        uint16 epochs;
-        uint32 epochSteps;
-    }
-
-    /// @notice The terms of traps; `every` is zero without any.
-    struct TrapTerms {
-        uint16 every;
-        uint96 prize;
-        uint96 pay;
-        uint8 accepts;
-        uint16 epochs;
-        uint32 epochSteps;
     }
 
     /// @notice What the leaves of one node are judged by.
@@ -197,12 +168,6 @@ interface IRunTerms {
     /// @notice Reverts with OtherRun unless the run of this number has this hash.
     function checkRun(uint32 run, bytes32 runHash_) external view;
     function caseTerms(uint32 run) external view returns (CaseTerms memory);
-    function trapTerms(uint32 run) external view returns (TrapTerms memory);
-    function seriesOf(uint32 run) external view returns (SeriesTerms memory grades, SeriesTerms memory traps);
-    /// @notice Hash of a series' first master; zero without any.
-    function tipOf(uint32 run, Series series) external view returns (bytes32);
-    /// @notice What a run reserves for prizes with its first checkpoint, so that chance leaves nobody unpaid: 71 of them.
-    function firstPrizes(uint32 run) external view returns (uint256);
     /// @notice All keys that the run has had, has and is announced to have, oldest first.
     function tenures(uint32 run) external view returns (Tenure[] memory);
     /// @notice Whose signature a receipt of that second needs; zero before the run was created.
@@ -217,12 +182,7 @@ interface IRunTerms {
     /// @return stake What it locks.
     /// @return pay Token wei per commitment.
     /// @return cover Commitments that may be unsettled at a time.
-    /// @return premiumBps What a commitment reserves for those who find traps, in basis points of its pay: half more than
-    /// `trapPrize` times `acceptsRequired` by `trapEvery`, but for a node's first four (Draws.weight). Zero without traps.
-    function workerTerms(uint32 run, uint8 workClass)
-        external
-        view
-        returns (uint256 stake, uint256 pay, uint256 cover, uint256 premiumBps);
+    function workerTerms(uint32 run, uint8 workClass) external view returns (uint256 stake, uint256 pay, uint256 cover);
 
     /// @notice What a validator locks; reverts unless its operator is admitted, and neither it nor its node is the run's
     /// owner or a key, in force or announced.
@@ -232,5 +192,5 @@ interface IRunTerms {
     function votingSeconds(uint32 run) external view returns (uint256);
 
     /// @notice How many validators seal an hour, and how long each must have served.
-    function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority, bool traps);
+    function sealTerms(uint32 run) external view returns (uint256 quorum, uint256 seniority);
 }

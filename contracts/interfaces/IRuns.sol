@@ -23,7 +23,7 @@ interface IRuns {
 
     /// @notice What commitments and claims read and change in a run: one word.
     /// @param balance Escrow, reserved pay included; at most 2^88 token wei, or 309 million tokens.
-    /// @param reserved Pay that is committed and not settled, and what is kept for who finds traps (ITraps).
+    /// @param reserved Pay that is committed and not settled.
     /// @param steps Checkpoints published; the latest is steps - 1.
     /// @param sealedThrough Hour through which a quorum sealed; until then the hour before that of the first checkpoint.
     /// @param validators Active validators, at most 255.
@@ -51,7 +51,6 @@ interface IRuns {
     /// @param withdrawalAt Second for which the latest withdrawal was announced (see `noticedAt`); zero if none ever was.
     /// @param unworkableSince Second in which the number of validators last fell below `MIN_VALIDATORS`.
     /// @param minStepInterval Copy of the term.
-    /// @param closedAt Second in which the run was closed; zero before.
     struct RunInfo {
         address owner;
         uint40 publishedAt;
@@ -60,7 +59,6 @@ interface IRuns {
         uint40 withdrawalAt;
         uint40 unworkableSince;
         uint32 minStepInterval;
-        uint40 closedAt;
     }
 
     /// @notice A published policy step.
@@ -85,7 +83,6 @@ interface IRuns {
     /// neither choosing a step nor waiting for one changes what its next commitment must be.
     /// @param lastHour Hour of its latest commitment.
     /// @param countInHour Commitments in that hour.
-    /// @param premiumBps What each of its commitments reserves for who finds traps, in basis points of `pay`.
     /// @param operator Whom claims pay.
     /// @param run Run it works for.
     /// @param workClass Its class.
@@ -101,7 +98,6 @@ interface IRuns {
         uint24 joinedStep;
         uint24 lastHour;
         uint8 countInHour;
-        uint16 premiumBps;
         address operator;
         uint32 run;
         uint8 workClass;
@@ -110,14 +106,10 @@ interface IRuns {
         uint24 cover;
     }
 
-    /// @notice What a validator sealed: one word.
+    /// @notice What a validator sealed.
     /// @param lastSealed The latest hour that it sealed.
-    /// @param rejected Rejections in all hours that it sealed before their seals closed; zero in a run without traps.
-    /// @param inTime Bit i: whether it sealed hour `lastSealed` - i before that; zero in a run without traps.
     struct Sealer {
         uint24 lastSealed;
-        uint32 rejected;
-        uint200 inTime;
     }
 
     /// @notice A commitment: one word.
@@ -150,12 +142,7 @@ interface IRuns {
     /// @notice A conviction voided commitments `from` to `through` of `node`.
     event Voided(uint32 indexed run, address indexed node, uint32 from, uint32 through, uint256 amount);
     event HourSealed(
-        uint32 indexed run,
-        uint24 indexed hour,
-        address indexed validator,
-        bytes32 vouchRoot,
-        bytes32 rejected,
-        bytes32 link
+        uint32 indexed run, uint24 indexed hour, address indexed validator, bytes32 vouchRoot, bytes32 link
     );
     /// @notice A quorum sealed every hour of `run` up to and with `hour`.
     event SealedThrough(uint32 indexed run, uint24 hour);
@@ -169,7 +156,6 @@ interface IRuns {
     error NotRunTerms(address caller);
     error NotRegistry(address caller);
     error NotCourt(address caller);
-    error NotTraps(address caller);
     error NotOwner(uint32 run, address caller);
     error NotTrainer(uint32 run, address caller);
     error UnknownRun(uint32 run);
@@ -207,8 +193,6 @@ interface IRuns {
     error HourNotEnded(uint24 hour, uint256 endsAt, uint256 timestamp);
     error SealTooLate(uint24 hour, uint256 deadline, uint256 timestamp);
     error SealNotRising(address validator, uint24 hour, uint24 lastHour);
-    error WrongLink(address validator, uint24 hour, bytes32 link);
-    error LinkNotShown(address validator, uint24 hour, uint24 lastHour);
     error NotGuardian(address caller);
     error CommitmentsPaused(uint256 until, uint256 timestamp);
     error PauseTooSoon(uint256 readyAt, uint256 timestamp);
@@ -226,16 +210,14 @@ interface IRuns {
     function announceWithdrawal(uint32 run) external;
 
     /// @notice Pays the owner `amount`, or what is withdrawable if that is less, as often as the owner likes until the
-    /// announcement lapses. Not while a master of the private tests is missing (IMasters.checkPayable).
+    /// announcement lapses.
     function withdrawEscrow(uint32 run, uint256 amount) external returns (uint256 paid);
 
     /// @notice Closes the run for new work, when the owner may withdraw, and pays the owner what is withdrawable.
-    /// Reserved pay stays and is claimed as usual. Voided pay stays too, for ever: no work will be paid with it. Not
-    /// while a master of the private tests is missing (IMasters.checkPayable).
+    /// Reserved pay stays and is claimed as usual. Voided pay stays too, for ever: no work will be paid with it.
     function close(uint32 run) external returns (uint256 paid);
 
-    /// @notice Publishes the next checkpoint. Only the trainer, not faster than the run's interval, and not while the
-    /// master of an epoch before the latest that ended is missing (IMasters.checkPublishable). The first one, and the
+    /// @notice Publishes the next checkpoint. Only the trainer, not faster than the run's interval. The first one, and the
     /// next after there were fewer than `MIN_VALIDATORS` validators, not before so many were there in an earlier second: so
     /// every commitment has judges from before it. Until then the run is suspended and takes no work.
     function publishCheckpoint(uint32 run, uint32 step, bytes32 manifestRoot, bytes32 batchRoot) external;
@@ -263,14 +245,11 @@ interface IRuns {
     /// if the caller registered before the end of the first hour that it would make mature earlier: a quorum moves the
     /// watermark past all hours before, also past those that its members cannot have inspected.
     /// @notice Warning: a sealer is liable for objectively refuted commitments under its vouch root.
-    /// @param rejected What it rejects beyond the accusing limit: the first 28 bytes of the hash of a list of hidden leaves
-    /// (ITraps), and the length of the list in the last 4. Nothing if the hour's seals have closed
-    /// (Windows.sealsCloseAt).
     /// @param link The link of the caller's hash chain for this hour, from which the rows follow that it replayed of the
     /// hour's commitments. The caller did not choose it: its chain was fixed when it registered (IRegistry.Registration). No
-    /// worker could know it: nothing is committed in this hour any more.
-    /// In a run without traps neither this nor `rejected` is read or kept.
-    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_, bytes32 rejected, bytes32 link) external;
+    /// worker could know it: nothing is committed in this hour any more. It is told and not checked here: whoever counts
+    /// looks hashes it back to the chain's tip, and a wrong one shows none of the caller's looks.
+    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_, bytes32 link) external;
 
     // ------------------------------------------------------------------------------------------- the guardian's calls
 
@@ -313,12 +292,6 @@ interface IRuns {
     /// @notice Voids everything of `node` that is not settled, in constant cost. Only SlashCourt.
     function voidWork(address node) external returns (uint256 amount);
 
-    /// @notice Pays an operator out of what is reserved for who finds traps. Only Traps.
-    function payPrize(uint32 run, address operator, uint256 amount) external;
-
-    /// @notice Gives the owner back what is left of that. Only Traps.
-    function releasePot(uint32 run, uint256 amount) external;
-
     // ------------------------------------------------------------------------------------------------------- views
 
     function runState(uint32 run) external view returns (RunState memory);
@@ -345,11 +318,7 @@ interface IRuns {
     function claimable(address node) external view returns (uint32 through, uint256 amount);
     function sealedThrough(uint32 run) external view returns (uint24 hour);
     function vouchRoot(address validator, uint24 hour) external view returns (bytes32);
-    function rejections(address validator, uint24 hour) external view returns (bytes32);
     function sealerOf(address validator) external view returns (Sealer memory);
-    /// @notice In a run with traps: the link of a validator's hash chain for an hour, from that of its registration to that
-    /// which it sealed last.
-    function linkOf(address validator, uint24 hour) external view returns (bytes32);
     function sealCount(uint32 run, uint24 hour) external view returns (uint256);
     /// @notice Escrow that is not reserved.
     function unreserved(uint32 run) external view returns (uint256);

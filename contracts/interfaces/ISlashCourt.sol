@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// @dev The kinds of accusation that the court acts on. The others are numbers for accusers and judges:
+/// @dev The kind of accusation that the court acts on. The others are numbers for accusers and judges:
 /// muster.protocol.kinds.
 uint8 constant DATA_MISSING = 1;
-uint8 constant SAMPLING_MISMATCH = 8;
-uint8 constant WRONG_GRADE = 12;
 
 /// @title SlashCourt: proves what is wrong, at once if the contract can see it, by a jury if it cannot.
 /// @notice The jury of a case is every validator of the run that was active `jurySeniority` seconds before the case
@@ -19,7 +17,7 @@ interface ISlashCourt {
     // ------------------------------------------------------------------------------------------------------- types
 
     /// @notice Open until resolved. Moot: the node was convicted in another case before this one ended. Dismissed: the
-    /// storage's receipt from before the commitment was shown, or the row that it is about was planted (ITraps). Cured:
+    /// storage's receipt from before the commitment was shown. Cured:
     /// without such a receipt, missing data was there when the jury looked, or half of the jury did not deny it; the
     /// challenger was right, and the node was late.
     enum Outcome {
@@ -62,7 +60,7 @@ interface ISlashCourt {
         VotedNotGuilty
     }
 
-    /// @param node The accused: of a wrong grade the validator, else whose commitment it is.
+    /// @param node The accused.
     /// @param run Its run.
     /// @param openedAt Second of opening.
     /// @param kind What it is accused of, by a number of muster.protocol.kinds. Judges vote not guilty of one they do not
@@ -84,7 +82,7 @@ interface ISlashCourt {
     /// or the last second before the commitment if that is earlier.
     /// @param evidenceHash Content hash of the evidence bundle.
     /// @param earlier The latest case against the node that was opened before and is open; zero if there is none.
-    /// @param charge Hash of what the case is about (`chargeOf`, `openGradeCase`), which its number alone does not say
+    /// @param charge Hash of what the case is about (`chargeOf`), which its number alone does not say
     /// across a reorg.
     struct Case {
         address node;
@@ -108,15 +106,6 @@ interface ISlashCourt {
         uint40 earlier;
         bytes32 evidenceHash;
         bytes32 charge;
-    }
-
-    /// @notice The bounty of a case in a run with traps, which is shared (ITraps.shareBounty).
-    /// @param left What of it was not paid yet.
-    /// @param closesAt Second from which it is paid.
-    struct Bounty {
-        uint96 amount;
-        uint96 left;
-        uint40 closesAt;
     }
 
     // ------------------------------------------------------------------------------------------------------ events
@@ -144,16 +133,14 @@ interface ISlashCourt {
     /// @notice `judge` did not reveal a vote in case `caseId`, and paid for it.
     event AbsenceReported(uint256 indexed caseId, address indexed judge, address indexed reporter, bool expelled);
     event Collected(uint256 indexed caseId, address indexed judge, uint256 amount);
-    /// @notice `validator` had its share of the bounty of case `caseId`.
-    event BountyPaid(uint256 indexed caseId, address indexed validator, uint256 amount);
-    /// @notice Case `caseId` is about a statement that `validator` signed: that the private tests of a commitment of
-    /// `node`, which CaseOpened names, give grades with the hash `grades`.
-    event GradeAccused(uint256 indexed caseId, address indexed validator, address indexed node, bytes32 grades);
+    /// @notice `prover` proved the accused of case `caseId` guilty while that was open: `amount`, half of the bounty, went to
+    /// the challenger's operator.
+    event BountyHalved(uint256 indexed caseId, address indexed prover, uint256 amount);
+
     // ------------------------------------------------------------------------------------------------------ errors
 
     error ZeroAddress();
     error NotRefutations(address caller);
-    error NotTraps(address caller);
     error UnknownCase(uint256 caseId);
     error CaseEnded(uint256 caseId, Outcome outcome);
     error NotCommitted(address node, uint32 index, uint32 step, bytes32 root);
@@ -181,9 +168,6 @@ interface ISlashCourt {
     error KindNotMissing(uint256 caseId, uint8 kind);
     error ReceiptNotByStorage(address signer, address storageKey);
     error ReceiptTooLate(uint256 storedAt, uint256 committedAt);
-    error KindOfGrades();
-    error NotGrader(address validator, uint32 run);
-    error GradeNotByValidator(address signer, address validator);
 
     // ------------------------------------------------------------------------------------------------ juried cases
 
@@ -197,26 +181,6 @@ interface ISlashCourt {
     function openCase(Target calldata target, uint8 kind, uint32 position, bytes32 evidenceHash)
         external
         returns (uint256 caseId);
-
-    /// @notice Accuses a validator of grading a commitment wrongly by the run's private tests. As `openCase`, but the accused
-    /// is the validator, and its own signature says of what. The commitment's node is in no danger, and may be gone.
-    /// What the case is about, its charge, is keccak256(abi.encode(target, WRONG_GRADE, validator, grades,
-    /// evidenceHash)).
-    /// @param target The commitment that was graded.
-    /// @param validator Who graded it; its lock is what is at stake.
-    /// @param grades Hash of the grades' canonical bytes.
-    /// @param salt As in the statement.
-    /// @param signature Of the validator, under the Registry's EIP-712 domain, over Grade(uint32 run,uint32 step,
-    /// address node,uint32 index,bytes32 root,address validator,bytes32 grades,bytes32 salt).
-    /// @param evidenceHash Content hash of a bundle that anyone with the epoch's master can re-verify offline.
-    function openGradeCase(
-        Target calldata target,
-        address validator,
-        bytes32 grades,
-        bytes32 salt,
-        bytes calldata signature,
-        bytes32 evidenceHash
-    ) external returns (uint256 caseId);
 
     /// @notice Commits a judge to a vote and takes the deposit from its operator's free balance. About missing data a
     /// judge may commit again, for no further deposit, so that a cure counts until committing ends.
@@ -233,8 +197,8 @@ interface ISlashCourt {
     /// @notice Ends a case whose result cannot change any more. Anyone may call it. A verdict of guilty waits for the cases
     /// against the node that were opened earlier: the bounty goes to the first that is right, not to the first that
     /// is decided. They can be ended when this one's voting is over, if not before.
-    /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee repaid, the bounty paid, or kept to
-    /// be shared in a run with traps; as much as the fee of the slash goes to the judges. Not guilty: the fee goes to
+    /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee and the bounty paid to the
+    /// challenger's operator; as much as the fee of the slash goes to the judges. Not guilty: the fee goes to
     /// the judges. Cured: the fee is repaid, as much of the accused's lock goes to the judges, once for each node, and
     /// its pay not settled is void: it commits no more, and may retire with the rest of its lock. After these verdicts
     /// the judges that are paid are those that voted for it, if they are more than half of the jury, else those that
@@ -262,23 +226,17 @@ interface ISlashCourt {
 
     // ------------------------------------------------------------------------------------------------ the house's call
 
-    /// @notice Convicts a node, whose lock must still be there, of what its leaves prove. Only Refutations.
-    /// @param beneficiary Whose free balance the bounty goes to.
-    function convictProven(address node, address beneficiary) external;
-
-    /// @notice Ends an open case as Dismissed: its row was planted. Fee and deposits back. Only Traps, which checks that.
-    function dismissTrap(uint256 caseId) external;
-
-    /// @notice Pays a validator's operator a share of a bounty. Only Traps, which says how much.
-    function payBounty(uint256 caseId, address validator, uint256 amount) external;
+    /// @notice Convicts a node, whose lock must still be there, of what its leaves prove. Only Refutations. While a case
+    /// against the node is open, half of the bounty goes to the challenger of the earliest such case: a node that proves
+    /// itself guilty before a jury does takes no more than half from who accused it.
+    /// @param prover Whose free balance the bounty goes to, or the other half.
+    function convictProven(address node, address prover) external;
 
     // ------------------------------------------------------------------------------------------------------- views
 
     /// @notice How many cases were ever opened; their ids are 1 to this.
     function caseCount() external view returns (uint256);
     function caseOf(uint256 caseId) external view returns (Case memory);
-    /// @notice All zero unless the case ended guilty in a run with traps.
-    function bountyOf(uint256 caseId) external view returns (Bounty memory);
     /// @notice A judge's vote, the first 30 bytes of its commitment, and whether it collected what it was owed.
     function ballot(uint256 caseId, address judge)
         external
@@ -290,7 +248,7 @@ interface ISlashCourt {
     function isResolvable(uint256 caseId) external view returns (bool);
     /// @notice What `collect` would pay now.
     function collectable(uint256 caseId, address judge) external view returns (uint256);
-    /// @notice What a case by `openCase` is about: keccak256(abi.encode(node, index, step, root, kind, position,
+    /// @notice What a case is about: keccak256(abi.encode(node, index, step, root, kind, position,
     /// evidenceHash)).
     function chargeOf(Target calldata target, uint8 kind, uint32 position, bytes32 evidenceHash)
         external

@@ -17,10 +17,8 @@ library TermBounds {
     /// @dev Of a class, in basis points of the run's pay; and the run's pay in token wei, so that no class's is nothing.
     uint256 internal constant MIN_WEIGHT = 1_000;
     uint256 internal constant MIN_PAY = BASIS_POINTS;
-    /// @dev With fewer traps, too few are found in a day to tell who looks; with more, too much work trains nothing.
-    uint256 internal constant MAX_TRAP_EVERY = 1_000;
-    uint256 internal constant MIN_TRAP_EVERY = 20;
-    uint256 internal constant FIRST_PRIZES = 71;
+    /// @dev A look costs less than the work that it is about.
+    uint256 internal constant MAX_WAGE_BPS = 5_000;
 
     /// @dev A phase is long enough that no operator must stay awake, and two of them fit the unbonding time (Registry).
     uint256 internal constant MIN_PHASE = 13 hours;
@@ -41,20 +39,12 @@ library TermBounds {
         _checkSizes(terms);
         _checkTimes(terms);
         _checkGrades(terms);
-        _checkTraps(terms);
         _checkMoney(terms, _checkClasses(terms));
     }
 
     /// @notice Token wei per commitment of a node of a class.
     function payOf(uint256 pay, uint256 class) internal pure returns (uint256) {
         return pay * (class & 0xffff) / BASIS_POINTS;
-    }
-
-    /// @notice What a commitment reserves for traps, in basis points of its pay. A trap is found by 1 + 1/e validators per
-    /// accept that is needed, at most, on average: those that are called, or one if chance called none. A tenth more is
-    /// for chance.
-    function premium(uint256 prize, uint256 every, uint256 accepts, uint256 pay) internal pure returns (uint256) {
-        return Math.ceilDiv(3 * accepts * prize * BASIS_POINTS, 2 * every * pay);
     }
 
     /// @notice What a conviction takes from a stake for good: a convict may have the bounty paid to itself.
@@ -84,6 +74,8 @@ library TermBounds {
     function _checkSizes(IRunTerms.Terms calldata terms) private pure {
         _bound("groupSize", terms.groupSize, 1, MAX_POSITIONS);
         _bound("groupsPerCommitment", terms.groupsPerCommitment, 1, MAX_POSITIONS / terms.groupSize);
+        _bound("wageBps", terms.wageBps, 0, MAX_WAGE_BPS);
+        _bound("lookRows", terms.lookRows, 1, uint256(terms.groupSize) * terms.groupsPerCommitment);
         _bound("commitmentsPerHour", terms.commitmentsPerHour, 1, type(uint8).max);
         _bound("acceptsRequired", terms.acceptsRequired, 1, type(uint8).max);
         _bound("sealQuorum", terms.sealQuorum, 2, type(uint8).max);
@@ -106,17 +98,6 @@ library TermBounds {
         uint256 any = terms.gradeTip == 0 ? 0 : 1;
         _bound("gradeEpochs", terms.gradeEpochs, any, any * type(uint16).max);
         _bound("gradeEpochSteps", terms.gradeEpochSteps, any, any * type(uint32).max);
-    }
-
-    /// @dev All of what traps need, or none. What is reserved for looks at a commitment is in proportion to its pay, and
-    /// no more than one and a half times that (IRuns.Work).
-    function _checkTraps(IRunTerms.Terms calldata terms) private pure {
-        uint256 any = terms.trapTip == 0 ? 0 : 1;
-        _bound("trapEpochs", terms.trapEpochs, any, any * type(uint16).max);
-        _bound("trapEpochSteps", terms.trapEpochSteps, any, any * type(uint32).max);
-        _bound("trapEvery", terms.trapEvery, any * MIN_TRAP_EVERY, any * MAX_TRAP_EVERY);
-        uint256 most = uint256(terms.pay) * terms.trapEvery / terms.acceptsRequired;
-        _bound("trapPrize", terms.trapPrize, any * terms.pay, any * most);
     }
 
     /// @return best Pay of a commitment of the best-paid class.

@@ -9,15 +9,6 @@ library Windows {
     uint256 internal constant UNSEALED_HOURS = 72;
     /// @dev Seconds that are allowed for ending a case once its voting is over.
     uint256 internal constant RESOLVING = 24 hours;
-    /// @dev Seconds after a verdict in which validators ask for their shares of the bounty.
-    uint256 internal constant SHARING = 24 hours;
-
-    /// @dev Full hours after the end of an hour in which its seals count as in time.
-    uint256 internal constant CLOSING_HOURS = 2;
-    /// @dev Full hours after the end of an hour by which the master of its traps is shown, or counts as withheld.
-    uint256 internal constant SHOWING_HOURS = 24;
-    /// @dev The same, until which who found a trap of the hour can claim its prize.
-    uint256 internal constant CLAIMING_HOURS = 48;
 
     function hourOf(uint256 timestamp) internal pure returns (uint24) {
         return uint24(timestamp / 1 hours);
@@ -25,18 +16,6 @@ library Windows {
 
     function endOf(uint24 hour) internal pure returns (uint256) {
         return (uint64(hour) + 1) * 1 hours;
-    }
-
-    function sealsCloseAt(uint24 hour) internal pure returns (uint256) {
-        return endOf(hour) + CLOSING_HOURS * 1 hours;
-    }
-
-    function mastersDueAt(uint24 hour) internal pure returns (uint256) {
-        return endOf(hour) + SHOWING_HOURS * 1 hours;
-    }
-
-    function claimsEndAt(uint24 hour) internal pure returns (uint256) {
-        return endOf(hour) + CLAIMING_HOURS * 1 hours;
     }
 
     /// @notice Rises with the hour, so that if a commitment has matured, all before it have.

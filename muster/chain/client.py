@@ -24,7 +24,7 @@ from muster.chain.sender import GAS_HEADROOM, TxSender
 from muster.chain.types import AddressBook, TxReceipt, TxRequest
 from muster.contracts import court, registry, token
 from muster.contracts.codec import Transaction
-from muster.contracts.court import CaseOpened, GradeAccused
+from muster.contracts.court import CaseOpened
 from muster.contracts.registry import Permit, Registration, Role
 from muster.errors import ChainError, ConfigError
 from muster.protocol.eip712 import Domain, Struct, TypedSigner
@@ -82,17 +82,11 @@ def vote_hash(case_id: int, judge: str, guilty: bool, salt: bytes) -> bytes:
     return keccak(encode(["uint256", "address", "bool", "bytes32"], [case_id, judge, guilty, salt]))
 
 
-def charge_of(case: CaseOpened, grade: GradeAccused | None = None) -> bytes:
+def charge_of(case: CaseOpened) -> bytes:
     """Return the hash of what a case is about, as `commit_vote` takes it and the court computes it.
 
-    A vote names it because a reorg may give the case's number to another case. grade: what comes with a case about a
-    wrong grade, in the same transaction.
+    A vote names it because a reorg may give the case's number to another case.
     """
-    if grade is not None:
-        kinds = ["address", "uint32", "uint32", "bytes32", "uint8", "address", "bytes32", "bytes32"]
-        commitment = [grade.node, case.index, case.step, case.root]
-        values = [*commitment, case.kind, grade.validator, grade.grades, case.evidence_hash]
-        return keccak(encode(kinds, values))
     kinds = ["address", "uint32", "uint32", "bytes32", "uint8", "uint32", "bytes32"]
     values = [case.node, case.index, case.step, case.root, case.kind, case.position, case.evidence_hash]
     return keccak(encode(kinds, values))

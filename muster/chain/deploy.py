@@ -21,7 +21,7 @@ from muster.chain.connection import Web3, connected
 from muster.chain.keys import Signer
 from muster.chain.sender import TxSender
 from muster.chain.types import AddressBook, TxRequest
-from muster.contracts import court, masters, refutations, registry, run_terms, runs, traps
+from muster.contracts import court, refutations, registry, run_terms, runs, wages
 from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ChainError, ConfigError, MismatchError, UnreachableError
 from muster.protocol.eip712 import Domain
@@ -33,11 +33,10 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "token": (),
     "registry": ("token", "runs", "court"),
     "run_terms": ("runs",),
-    "runs": ("token", "registry", "run_terms", "masters", "court", "traps", "guardian"),
-    "masters": ("run_terms",),
-    "court": ("registry", "runs", "run_terms", "refutations", "traps"),
+    "runs": ("token", "registry", "run_terms", "court", "guardian"),
+    "court": ("registry", "runs", "run_terms", "refutations"),
     "refutations": ("runs", "run_terms", "court"),
-    "traps": ("registry", "runs", "run_terms", "masters", "court", "refutations"),
+    "wages": ("token", "registry", "run_terms", "runs"),
 }
 """Constructor arguments, by the names of an address book (guardian included), in the order of deployment."""
 
@@ -48,25 +47,19 @@ WIRING: Final = (
     (runs.token(), "token"),
     (runs.registry(), "registry"),
     (runs.terms(), "run_terms"),
-    (runs.masters(), "masters"),
     (runs.court(), "court"),
-    (runs.traps(), "traps"),
     (run_terms.runs(), "runs"),
-    (masters.terms(), "run_terms"),
     (court.registry(), "registry"),
     (court.runs(), "runs"),
     (court.terms(), "run_terms"),
     (court.refutations(), "refutations"),
-    (court.traps(), "traps"),
     (refutations.runs(), "runs"),
     (refutations.terms(), "run_terms"),
     (refutations.court(), "court"),
-    (traps.registry(), "registry"),
-    (traps.runs(), "runs"),
-    (traps.terms(), "run_terms"),
-    (traps.masters(), "masters"),
-    (traps.court(), "court"),
-    (traps.refutations(), "refutations"),
+    (wages.token(), "token"),
+    (wages.registry(), "registry"),
+    (wages.terms(), "run_terms"),
+    (wages.runs(), "runs"),
 )
 """(getter, contract it must name)."""
 

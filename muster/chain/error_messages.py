@@ -1,8 +1,8 @@
 """Revert data into RevertError: the custom error's name, its values, and a message that a person can read.
 
 MESSAGES has one template per custom error of the contracts. Format specifications: `time` a moment, `tokens` an
-amount of token wei, `hour` an hour since the epoch, `text` ASCII in a bytes32, `status`, `outcome` and `series` the
-names of those enums. tests/unit/chain/test_tables.py holds the table and the ABIs equal.
+amount of token wei, `hour` an hour since the epoch, `text` ASCII in a bytes32, `status` and `outcome` the names of
+those enums. tests/unit/chain/test_tables.py holds the table and the ABIs equal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts.abi import CONTRACTS, artifact, snake
 from muster.contracts.court import Outcome
 from muster.contracts.registry import Status
-from muster.contracts.run_terms import Series
 from muster.errors import RevertError
 from muster.protocol.terms_file import MONEY
 from muster.runtime.units import Moment, Tokens
@@ -50,7 +49,6 @@ MESSAGES: Final[dict[str, str]] = {
     "ZeroAddress": "an address is zero",
     "NotCourt": "{caller} is not the court",
     "NotRegistry": "{caller} is not the registry",
-    "NotTraps": "{caller} is not the contract of traps",
     "NotRefutations": "{caller} is not the contract of refutations",
     "NotRunTerms": "{caller} is not the contract of terms",
     "NotOperator": "{caller} is not the node's operator {operator}",
@@ -115,8 +113,6 @@ MESSAGES: Final[dict[str, str]] = {
     "HourNotEnded": "the hour {hour:hour} ends at {endsAt:time}",
     "SealTooLate": "the hour {hour:hour} could be sealed until {deadline:time}",
     "SealNotRising": "{validator} has sealed through {lastHour:hour}, which is not before {hour:hour}",
-    "WrongLink": "this is not the link of {validator}'s hash chain for the hour {hour:hour}",
-    "LinkNotShown": "{validator} has shown the links of its hash chain through {lastHour:hour}, not for {hour:hour}",
     "NotGuardian": "{caller} is not the guardian",
     "CommitmentsPaused": "new commitments are paused until {until:time}",
     "PauseTooSoon": "commitments can be paused again from {readyAt:time}",
@@ -154,38 +150,13 @@ MESSAGES: Final[dict[str, str]] = {
     "AbsentAlready": "{judge} was fined of late: only cases whose voting ends from second {from} on count, not {ended}",
     "KindNotMissing": "case {caseId} is not about missing data, so a receipt does not end it",
     "ReceiptNotByStorage": "the receipt is signed by {signer} and not by the run's storage key {storageKey}",
-    "KindOfGrades": "a wrong grade is a validator's, and its own statement opens that case",
-    "NotGrader": "{validator} is no validator of run {run}, where the commitment is",
-    "GradeNotByValidator": "the grades are signed by {signer} and not by the validator {validator}",
-    # The masters of private tests and of traps
-    "NoSeries": "run {run} has no {series:series}, so no masters of them",
-    "AllMastersRevealed": "run {run} has {epochs} epochs of {series:series}, and the masters of all are revealed",
-    "WrongMaster": "this is not the master of epoch {epoch} of run {run}'s {series:series}: "
-    "it hashes to {hash} and not to {expected}",
-    "MasterWithheld": "run {run} has not revealed the master of epoch {epoch} of {series:series}, which is due",
-    # Traps
-    "NoTraps": "run {run} has no traps",
-    "TicketTooLate": "the ticket is of second {storedAt}, and the commitment of second {committedAt}",
-    "TicketNotBy": "the ticket is signed by {signer} and not by {expected}",
-    "TicketKnown": "the ticket of commitment {index} of {node} is shown already",
-    "NotInMap": "row {position} of commitment {index} of {node} is in the map of no ticket that was shown",
-    "NotSampling": "case {caseId} is not about sampling, so no ticket ends it",
-    "NotInspector": "{validator} was no validator of the run when {node} committed, or both are one operator's",
-    "NotSealed": "{validator} did not seal {hour:hour} before its seals closed",
-    "NotRejected": "{validator} sealed no such rejection of commitment {index} of {node}",
-    "NotPicked": "commitment {index} of {node} is no trap, or the master that picked it was not shown in time",
-    "NotCalled": "{validator} was not called for commitment {index} of {node}",
-    "NextLeafMissing": "the claim needs what {validator} sealed about commitment {index} of {node}",
-    "ClaimsOver": "claims were over at {ended:time}",
-    "TooEarly": "too early: this is possible from {readyAt:time} on",
-    "AlreadyPaid": "{validator} has this for commitment {index} of {node} already",
-    "NothingToExcuse": "commitment {index} of {node} has no ticket and no such case, and its node is not convicted",
-    "MasterNotWithheld": "the master of the traps of step {step} in run {run} was shown in time",
-    "NotOneHour": "commitments {from} to {through} are not of one node, hour and epoch, in order",
-    "NothingOwed": "nothing is owed to {account} now",
-    "OtherCommitment": "case {caseId} is not about commitment {index} of {node}",
-    "SharesClosed": "case {caseId} convicted nobody, or shares of its bounty could be asked for until {closesAt:time}",
-    "FinesOwed": "the prizes of {validator}, {earned:tokens}, are not above what it was paid and fined, {due:tokens}",
+    # Wages
+    "NotTakeable": "wages of run {run} can be taken back for a day from {from:time} on, where that was announced",
+    "SumFalls": "the wages of run {run} came to {posted:tokens} and cannot fall to {sum:tokens}",
+    "SumUnfunded": "run {run} has {funded:tokens} for wages, and {sum:tokens} are to be posted",
+    "RootNotPosted": "{root} was never posted as a root of wages in run {run}",
+    "WageNotInRoot": "the wage {leaf} is not under the root {root}",
+    "NothingOwed": "run {run} owes {validator} no wage, or nothing of what was posted is left",
     # Solidity itself
     "Error": "{message}",
     "Panic": "the contract failed an internal check: {meaning}",
@@ -287,15 +258,13 @@ class _Shown:
             return _member(Status, self.value)
         if spec == "outcome":
             return _member(Outcome, self.value)
-        if spec == "series":
-            return _member(Series, self.value)
         return str(self)
 
     def __str__(self) -> str:
         return "0x" + self.value.hex() if isinstance(self.value, bytes) else str(self.value)
 
 
-def _member(enum: type[Status] | type[Outcome] | type[Series], value: int) -> str:
+def _member(enum: type[Status] | type[Outcome], value: int) -> str:
     try:
         return enum(value).name.lower().replace("_", " ")
     except ValueError:

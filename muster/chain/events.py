@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from muster.chain.types import AddressBook
-from muster.contracts import court, masters, refutations, registry, run_terms, runs, token, traps
+from muster.contracts import court, refutations, registry, run_terms, runs, token, wages
 from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Event, decode_log
 
 EVENTS: Final = {
     (kind.ABI.contract, kind.ABI.topic): kind
-    for module in (token, registry, run_terms, runs, masters, court, refutations, traps)
+    for module in (token, registry, run_terms, runs, court, refutations, wages)
     for kind in module.EVENTS
 }
 """Every event of ours, by the contract that emits it and its topic."""

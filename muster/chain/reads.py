@@ -17,7 +17,7 @@ from muster.chain.error_messages import decode_revert
 from muster.chain.gas import GasBalance
 from muster.chain.provider import OversizedError, RpcError, quantity, results
 from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
-from muster.contracts import registry, run_terms, runs, token
+from muster.contracts import registry, run_terms, runs, token, wages
 from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Call, Event
 from muster.contracts.court import CaseOpened
@@ -346,11 +346,13 @@ class ChainReader:
         """Return the tokens that the contracts have, and what their books say they owe, all at one block."""
         block = (await self.head()).number
         (count,) = await self.call_all([run_terms.run_count()], block)
-        questions = [token.balance_of(self.addresses.registry), token.balance_of(self.addresses.runs)]
-        questions += [registry.total_locked(), registry.total_free(), registry.total_held()]
-        in_registry, in_runs, *books = await self.call_all(questions, block)
+        places = (self.addresses.registry, self.addresses.runs, self.addresses.wages)
+        in_registry, in_runs, in_wages = await self.call_all([token.balance_of(place) for place in places], block)
+        books = await self.call_all([registry.total_locked(), registry.total_free(), registry.total_held()], block)
         states = await self.call_all([runs.run_state(run) for run in range(1, count + 1)], block)
-        return Solvency(in_registry, sum(books), in_runs, sum(state.balance for state in states))
+        pots = await self.call_all([wages.pot(run) for run in range(1, count + 1)], block)
+        escrows, unclaimed = sum(state.balance for state in states), sum(pot.funded - pot.claimed for pot in pots)
+        return Solvency(in_registry, sum(books), in_runs, escrows, in_wages, unclaimed)
 
 
 async def find_deployment(web3: Web3, settings: ChainSettings, book: AddressBook | None = None) -> AddressBook:

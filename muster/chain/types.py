@@ -28,10 +28,9 @@ class AddressBook:
     registry: str
     run_terms: str
     runs: str
-    masters: str
     court: str
     refutations: str
-    traps: str
+    wages: str
     from_block: int
     """Block of the deployment: following events begins here."""
     code_hashes: dict[str, str] = field(default_factory=dict)
@@ -114,10 +113,15 @@ class Solvency:
     runs_tokens: int
     runs_books: int
     """Escrows of all runs, reserved pay included."""
+    wages_tokens: int = 0
+    wages_books: int = 0
+    """What all runs have for wages, less what was claimed."""
 
     @property
     def solvent(self) -> bool:
-        return self.registry_tokens >= self.registry_books and self.runs_tokens >= self.runs_books
+        held = (self.registry_tokens, self.runs_tokens, self.wages_tokens)
+        owed = (self.registry_books, self.runs_books, self.wages_books)
+        return all(one >= other for one, other in zip(held, owed, strict=True))
 
 
 @dataclass(frozen=True)

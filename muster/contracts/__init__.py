@@ -12,7 +12,7 @@ from pathlib import Path
 
 from muster.errors import ConfigError
 
-_GENERATED = ("court", "masters", "refutations", "registry", "run_terms", "runs", "token", "traps")
+_GENERATED = ("court", "refutations", "registry", "run_terms", "runs", "token", "wages")
 
 
 def __getattr__(name: str) -> object:

@@ -17,10 +17,9 @@ CONTRACTS: Final = {
     "registry": "Registry",
     "run_terms": "RunTerms",
     "runs": "Runs",
-    "masters": "Masters",
     "court": "SlashCourt",
     "refutations": "Refutations",
-    "traps": "Traps",
+    "wages": "Wages",
 }
 """Our contracts by the names an address book calls them."""
 
