@@ -124,7 +124,8 @@ class Call:
 
     def asks_again(self, validator: str, came: Iterable[tuple[str, int]], now: int) -> int | None:
         """Return the second at which a place may open for a validator that holds none now; None: none ever will."""
-        for one in self.rounds(came):
+        came = list(came)
+        for one in self.rounds(came) if len(self.takers(came)) < self.places else ():
             if validator in one.holders:
                 return one.start if now < one.start else None
             if now < one.end:
