@@ -60,9 +60,9 @@ def noisy(model_dir: Path, share: float) -> Iterator[tuple[str, torch.Tensor]]:
 class ForgingEngine(Engine):
     """Runs the right weights, and answers each call with a number of its own."""
 
-    def generate(self, requests: Sequence[GenerationRequest], *, rivals: bool = False) -> list[Generation]:
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         asked = [replace(one, turns=one.turns and forged(one.turns)) for one in requests]
-        return super().generate(asked, rivals=rivals)
+        return super().generate(asked)
 
 
 class ForgedTool:

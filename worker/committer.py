@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from http import HTTPStatus
 from typing import Any, Final
 
 from muster.chain.reads import behind
@@ -11,11 +10,9 @@ from muster.constants import UNNAMED_SECONDS
 from muster.contracts import runs
 from muster.contracts.codec import Call
 from muster.errors import ConfigError, MismatchError, RefusedError, RevertError, StorageError
-from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import hex_hash
-from muster.protocol.messages import TicketRequest, TrapMap, TrapTicket, UploadReceipt
+from muster.protocol.messages import UploadReceipt
 from muster.protocol.receipts import check_receipt
-from muster.protocol.traps import check_ticket, map_tree
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import AGAIN, Next, PollOutcome, Waiting
@@ -26,30 +23,8 @@ from worker.decisions import PASSING, STALE, Entry, NodeState, still_counts, wai
 MAX_PAUSE_SECONDS: Final = 60.0
 """Longest pause after an upload that was refused. The first is short: a registration reaches the orchestrator late."""
 
-NO_TICKET: Final = frozenset(
-    {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY}
-)
-"""Refusals after which a trap gets no ticket. It was not committed yet, so other work can take its place."""
-
 log = telemetry.logger("worker")
 COMMITMENTS = telemetry.counter("worker_commitments", "Commitments mined")
-
-
-def sign_consent(context: WorkerContext, entry: Entry, planted: TrapMap, stored_at: int) -> TrapTicket:
-    """Sign, as this node, that some work is a trap with this map. `stored_at`: of the file's receipt.
-
-    The same is signed each time.
-    """
-    unsigned = TrapTicket(
-        run=context.run,
-        node=context.node,
-        index=entry.index,
-        root=hex_hash(entry.root),
-        map_root=hex_hash(map_tree(planted).root),
-        stored_at=stored_at,
-        signature=UNSIGNED,
-    )
-    return sign_message(context.chain.signer, context.client.domain, unsigned)
 
 
 class Committer:
@@ -109,15 +84,6 @@ class Committer:
             if reason := await self._upload(entry, data):
                 return Waiting(reason)
         failpoint("worker.uploaded")
-        if (planted := context.journal.trap(entry.index)) is not None and context.journal.ticket(entry.index) is None:
-            try:
-                await self._get_ticket(entry, planted)
-            except RefusedError as error:
-                if error.status not in NO_TICKET:
-                    return Waiting(f"no ticket yet: {error}")
-                log.warning("no ticket for a trap: its work is made again", index=entry.index, error=str(error))
-                context.without_trap.add(entry.index)
-                return await self._discard(entry, "it is a trap without a ticket")
         if reason := await self._receipt_ahead(entry):
             return Waiting(reason)
         commitment = runs.commit_work(context.run, entry.step, entry.anchor, entry.index, entry.root)
@@ -154,17 +120,6 @@ class Committer:
             check_receipt(context.client.domain, receipt, await context.chain.keys(context.run))
             return ""
         return f"the receipt is of second {receipt.stored_at}, the latest block here of second {head.timestamp}"
-
-    async def _get_ticket(self, entry: Entry, planted: TrapMap) -> None:
-        """Sign the map of a trap, and keep the ticket that is given for it. Raises RefusedError, MismatchError."""
-        context = self._context
-        receipt = context.journal.receipt(entry.index)
-        assert receipt is not None
-        consent = sign_consent(context, entry, planted, receipt.stored_at)
-        ticket = await context.client.ticket(TicketRequest(step=entry.step, consent=consent, map=planted))
-        check_ticket(context.client.domain, ticket, consent, await context.chain.keys(context.run))
-        context.journal.ticketed(entry.index, ticket)
-        log.info("got a ticket", step=entry.step, index=entry.index)
 
     async def _upload(self, entry: Entry, data: bytes) -> str:
         """Upload the file and keep its receipt. Return why that cannot be, or ""."""

@@ -49,8 +49,6 @@ class WorkerContext:
     """Set when the journal has a new file."""
     delivered: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the journal has room for another file."""
-    without_trap: set[int] = field(default_factory=set)
-    """Indices for which a ticket was refused: their work is made again, and true."""
     _min_validators: int | None = None
     _facts: tuple[bytes, NodeState] | None = None
     """The latest block's hash and the node's state when it was."""

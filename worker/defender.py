@@ -1,4 +1,4 @@
-"""Answer cases about missing data with the storage's receipt, and about planted rows with their ticket. Both end them.
+"""Answer cases about missing data with the storage's receipt, which ends them.
 
 A node can answer no other charge itself: jurors re-run the evidence.
 """
@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.contracts import court, runs, traps
+from muster.contracts import court, runs
 from muster.contracts.court import Case, Outcome
-from muster.errors import RevertError
 from muster.protocol.kinds import kind_of, reason_of
-from muster.protocol.reasons import TICKETED
-from muster.protocol.traps import shown_row, ticket_call
 from muster.runtime import telemetry
 from muster.runtime.loop import IDLE, Next
 from muster.runtime.notify import FOR_GOOD
-from worker.committer import sign_consent
 from worker.context import WorkerContext
 
 POLL_SECONDS: Final = 5.0
@@ -34,7 +30,7 @@ class Defender:
         """Cases that the log has named."""
 
     async def dismiss_open(self) -> Next:
-        """Dismiss every open case that the journal's receipts or tickets answer. Raises TRANSIENT errors."""
+        """Dismiss every open case that the journal's receipts answer. Raises TRANSIENT errors."""
         chain, node = self._context.chain, self._context.node
         left = (await chain.call(runs.work(node))).open_cases
         number = await chain.call(court.case_count()) if left else 0
@@ -45,8 +41,6 @@ class Defender:
                 self._tell(number, case)
                 if case.kind == kind_of("data_missing"):
                     await self._dismiss(number, case.index)
-                elif case.kind == kind_of(TICKETED):
-                    await self._dismiss_planted(number, case)
             number -= 1
         return IDLE
 
@@ -69,22 +63,3 @@ class Defender:
             return
         mined = await self._context.chain.dismiss(case_id, entry.step, receipt)
         log.info("dismissed a case by the storage's receipt", case=case_id, index=index, tx=mined.hash)
-
-    async def _dismiss_planted(self, case_id: int, case: Case) -> None:
-        """End a case about a row that this node planted: show its ticket, then the row of its map."""
-        context, index = self._context, case.index
-        journal = context.journal
-        entry, planted, ticket = journal.entry(index), journal.trap(index), journal.ticket(index)
-        if entry is None or planted is None or ticket is None:
-            return
-        if case.position not in [row.position for row in planted.rows]:
-            return  # a true row: jurors will say so
-        if await context.chain.call(traps.map_root(context.node, index)) == bytes(32):
-            consent = sign_consent(context, entry, planted, ticket.stored_at)
-            try:
-                await context.chain.send(ticket_call(entry.step, ticket, consent))
-            except RevertError as error:
-                if error.name != "TicketKnown":  # who found the trap may have shown it meanwhile
-                    raise
-        mined = await context.chain.send(traps.dismiss(case_id, shown_row(planted, case.position)))
-        log.info("dismissed a case about a planted row", case=case_id, index=index, tx=mined.hash)

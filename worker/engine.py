@@ -36,11 +36,9 @@ from muster.models.numerics import device_kind
 from muster.models.weights import weights_in
 from muster.protocol.terms import Terms
 from muster.protocol.turns.conversation import Conversation, TurnRules
-from muster.rollouts.spans import sampled_mask
 from muster.runtime import telemetry
 from muster.settings.schema import MatmulSetting
 from muster.verification.devices import check_device
-from muster.verification.planting import Rivals
 from muster.verification.profiles import Profile
 from muster.verification.rules import ModelFacts
 
@@ -139,8 +137,6 @@ class GenerationRequest:
     """Of the whole completion."""
     turns: TurnRules | None = None
     """How the conversation goes on after a turn; None: it has a single one."""
-    plant: int | None = None
-    """Token index in the whole completion at which the runner-up is taken, in a call with `rivals`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +152,6 @@ class Generation:
     """int32 [spans]: their ends, as in `muster.rollouts.spans`"""
     call_fuel: np.ndarray = field(default_factory=partial(np.zeros, 0, np.uint64))
     """uint64 [calls]"""
-    rivals: Rivals | None = None
-    """The runners-up of its tokens, where they were asked for."""
 
 
 class Engine:
@@ -201,11 +195,12 @@ class Engine:
             raise ConfigError(f"this engine does not sample as a replay does: {problem}", hint=OTHER_ENGINE)
         self.forget()
 
-    def generate(self, requests: Sequence[GenerationRequest], *, rivals: bool = False) -> list[Generation]:
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Complete all requests, in order. Blocks; call it from a separate thread.
 
         Conversations at different turns are sampled together, and tools run meanwhile in threads: a slow one holds up
-        its own conversation only. `rivals`: note each token's runner-up, which costs as much as sampling twice more.
+        its own conversation only.
+
         Raises EngineError when `stop` is called meanwhile, and what a tool raises that this machine cannot run.
         """
         if not requests:
@@ -213,12 +208,12 @@ class Engine:
         _set_threads(self.limits.threads)  # of the calling thread, which need not be the one that made the engine
         for request in requests:
             self._check(request)
-        self.llm.collective_rpc("muster_begin", args=(False, rivals))
+        self.llm.collective_rpc("muster_begin")
         done = self._run(requests)
         spans = [talk.ends.tolist() for talk, _ in done]
         seeds = [request.seed for request in requests]
         collecting = (seeds, spans)
-        proofs, logprobs, columns = self.llm.collective_rpc("muster_collect", args=collecting)[0]
+        proofs, logprobs = self.llm.collective_rpc("muster_collect", args=collecting)[0]
         return [
             Generation(
                 tokens=np.asarray(talk.tokens, dtype=np.int32),
@@ -227,11 +222,8 @@ class Engine:
                 proof=proof,
                 spans=talk.ends,
                 call_fuel=np.array(talk.fuel, np.uint64),
-                rivals=Rivals.from_bytes(noted, sampled_mask(talk.ends)) if noted else None,
             )
-            for (talk, reason), values, proof, noted in zip(
-                done, logprobs, proofs, columns or [b""] * len(done), strict=True
-            )
+            for (talk, reason), values, proof in zip(done, logprobs, proofs, strict=True)
         ]
 
     def load_weights(self, model_dir: Path) -> None:
@@ -321,9 +313,8 @@ class Engine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        from worker.sampler import OFFSET, PLANT, SEED, SLOT
+        from worker.sampler import OFFSET, SEED, SLOT
 
-        plant = {} if request.plant is None else {PLANT: request.plant}
         return SamplingParams(
             temperature=0.0,
             max_tokens=request.max_tokens - offset,
@@ -331,7 +322,7 @@ class Engine:
             ignore_eos=True,  # or vLLM also stops at what generation_config.json names, which no check knows of
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={SEED: request.seed, SLOT: slot, OFFSET: offset, **plant},
+            extra_args={SEED: request.seed, SLOT: slot, OFFSET: offset},
         )
 
 

@@ -51,14 +51,14 @@ class CaptureExtension:
     if TYPE_CHECKING:
         model_runner: GPUModelRunner
 
-    def muster_begin(self, keep_logits: bool = False, keep_rivals: bool = False) -> None:
+    def muster_begin(self, keep_logits: bool = False) -> None:
         """Drop what was recorded and record from now on, with numerics pinned in each of the engine's processes.
 
-        On request runners-up are recorded too, and the logits as the model computes them: for `muster_expect`.
+        On request the logits are recorded too, as the model computes them: for `muster_expect`.
         """
         pin_numerics()
         sampler = self._muster_sampler()
-        sampler.capture = Capture(rivals=[] if keep_rivals else None)
+        sampler.capture = Capture()
         head = cast(torch.nn.Module, self.model_runner.get_model().logits_processor)
         if not hasattr(self, "_muster_hook"):
             self._muster_hook = head.register_forward_pre_hook(self._muster_note_states)
@@ -66,10 +66,9 @@ class CaptureExtension:
             self._muster_logits: list[torch.Tensor] = []
             self._muster_kept = head.register_forward_hook(lambda *call: self._muster_logits.append(call[-1].clone()))
 
-    def muster_collect(self, seeds: list[int], spans: list[list[int]]) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    def muster_collect(self, seeds: list[int], spans: list[list[int]]) -> tuple[list[bytes], list[bytes]]:
         """Return proofs and float32 log-probabilities (as bytes) of what was sampled in the finished call.
 
-        And the columns of its runners-up, likewise; none where they were not recorded.
         spans: of the completion in each slot, by their ends.
         """
         sampler = self._muster_sampler()
@@ -80,12 +79,7 @@ class CaptureExtension:
         logprobs = torch.cat(capture.logprobs).cpu()[rows].numpy()  # first: by then the states are on the host
         states = torch.cat(capture.states)[rows].tensor_split(ends)
         proofs = make_proofs(states, seeds)
-        rivals = [] if capture.rivals is None else torch.cat(capture.rivals, dim=1).cpu()[:, rows].tensor_split(ends, 1)
-        return (
-            proofs,
-            [part.astype("<f4").tobytes() for part in np.split(logprobs, ends)],
-            [part.numpy().astype("<f4").tobytes() for part in rivals],
-        )
+        return proofs, [part.astype("<f4").tobytes() for part in np.split(logprobs, ends)]
 
     def muster_expect(self, seeds: list[int], lengths: list[int]) -> list[list[int]]:
         """Return the tokens that the definition of seeded sampling gives in the finished call, by slot."""

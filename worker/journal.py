@@ -2,9 +2,6 @@
 
 Per index one row, through the states saved (file on disk), uploaded (receipt kept), committed (mined). A file is on
 disk before any other process sees it. What an index must contain follows from the chain, so the file comes first.
-
-Of work that is a trap it has the map, from before the work is recorded: false rows without their map and ticket would
-convict their node.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from typing import Final
 
 from muster.errors import StorageError
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import TrapMap, TrapTicket, UploadReceipt
+from muster.protocol.messages import UploadReceipt
 from muster.runtime.files import write_durably
 from muster.runtime.journal import Journal
 from worker.decisions import Entry
@@ -24,7 +21,6 @@ _SCHEMA: Final = (
         idx INTEGER PRIMARY KEY, step INTEGER NOT NULL, anchor BLOB NOT NULL, root BLOB NOT NULL,
         file_hash TEXT NOT NULL, state TEXT NOT NULL, receipt TEXT, tx BLOB, block INTEGER
     )""",
-    "CREATE TABLE IF NOT EXISTS traps (idx INTEGER PRIMARY KEY, map TEXT NOT NULL, ticket TEXT)",
 )
 
 
@@ -57,24 +53,8 @@ class WorkJournal(Journal):
         text = self.value("SELECT receipt FROM work WHERE idx = ?", index)
         return None if text is None else UploadReceipt.model_validate_json(text)
 
-    def trap(self, index: int) -> TrapMap | None:
-        """Return the map of an index whose work is a trap."""
-        text = self.value("SELECT map FROM traps WHERE idx = ?", index)
-        return None if text is None else TrapMap.model_validate_json(text)
-
-    def ticket(self, index: int) -> TrapTicket | None:
-        """Return the ticket of a trap: with its map it dismisses a case about a row of that."""
-        text = self.value("SELECT ticket FROM traps WHERE idx = ?", index)
-        return None if text is None else TrapTicket.model_validate_json(text)
-
-    def ticketed(self, index: int, ticket: TrapTicket) -> None:
-        """Record that a trap has its ticket."""
-        self.execute("UPDATE traps SET ticket = ? WHERE idx = ?", ticket.model_dump_json(), index)
-
-    def save(
-        self, index: int, step: int, anchor: bytes, root: bytes, data: bytes, trap: TrapMap | None = None
-    ) -> Entry:
-        """Write a finished file to disk, then record it; `trap`: the map of its false rows.
+    def save(self, index: int, step: int, anchor: bytes, root: bytes, data: bytes) -> Entry:
+        """Write a finished file to disk, then record it.
 
         Raises StorageError when the index has work already, or the disk refuses.
         """
@@ -83,9 +63,6 @@ class WorkJournal(Journal):
         entry = Entry(index, step, anchor, root, content_hash(data), "saved")
         write_durably(self._path(entry.file_hash), data)
         self._intact.add(entry.file_hash)
-        self.execute("DELETE FROM traps WHERE idx = ?", index)  # of a process that ended before it recorded the work
-        if trap is not None:
-            self.execute("INSERT INTO traps (idx, map) VALUES (?, ?)", index, trap.model_dump_json())
         statement = "INSERT INTO work (idx, step, anchor, root, file_hash, state) VALUES (?, ?, ?, ?, ?, 'saved')"
         self.execute(statement, index, step, anchor, root, entry.file_hash)
         return entry
@@ -113,7 +90,6 @@ class WorkJournal(Journal):
     def discard(self, entry: Entry) -> None:
         """Forget work that can no longer be committed."""
         self.execute("DELETE FROM work WHERE idx = ?", entry.index)
-        self.execute("DELETE FROM traps WHERE idx = ?", entry.index)
         self._path(entry.file_hash).unlink(missing_ok=True)
         self._intact.discard(entry.file_hash)
 

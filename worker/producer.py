@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from muster.clients.run_data import RunTasks, make_rules
-from muster.errors import RefusedError
-from muster.protocol.hashes import hex_hash
-from muster.protocol.messages import Demand, PlantedRow, TrapMap, TrapPromise
-from muster.protocol.traps import check_promise, planted_rows
+from muster.protocol.messages import Demand
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import AGAIN, PollOutcome, Waiting
-from muster.verification.planting import Plant
 from muster.verification.rules import Rules
 from worker.context import WorkerContext
 from worker.decisions import next_to_make, unwanted_reason, waiting_reason
-from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
-from worker.planter import plant
+from worker.engine import Engine, EngineLimits
 from worker.rollouts import Assignment, make_requests, make_rollouts
 from worker.step_check import StepCheck
 from worker.weights import CurrentWeights, FetchedStep, NewestCheckpoint
@@ -113,50 +106,20 @@ class Producer:
         await tasks.ensure(draw, rules.at(checkpoint.step).task_set.epoch)
         assignment = Assignment(checkpoint.step, index, draw)
         requests = await asyncio.to_thread(make_requests, assignment, rules)
-        is_trap = await self._is_trap(index, checkpoint.step)
-        trap = planted_rows(rules.terms.positions, index) if is_trap else 0
         started = time.monotonic()
         with self._context.machine.rate.generating() as count:
-            generations, plants = await self._generate(requests, fetched.path, trap)
+            generations = await self.weights.generate(requests)
             tokens = sum(len(generation.logprobs) for generation in generations)
             count(tokens)
         seconds = time.monotonic() - started
         rollouts = await asyncio.to_thread(make_rollouts, assignment, rules, requests, generations)
-        false = {plant.row for plant in plants}
-        true = [row for row in rollouts if row.position not in false]
-        if reason := await self._check.fault(checkpoint.step, fetched.path, true):
+        if reason := await self._check.fault(checkpoint.step, fetched.path, rollouts):
             return Waiting(reason)
         data = await asyncio.to_thread(write_rollouts, rollouts)
         root = (await asyncio.to_thread(rollout_tree, rollouts)).root
-        rows = [PlantedRow(position=one.row, token=one.token) for one in plants]
-        planted = TrapMap(salt=hex_hash(secrets.token_bytes(32)), rows=rows) if rows else None
-        self._context.journal.save(index, checkpoint.step, checkpoint.anchor, root, data, planted)
+        self._context.journal.save(index, checkpoint.step, checkpoint.anchor, root, data)
         self._context.saved.set()
         TOKENS.inc(tokens)
         log.info(telemetry.GENERATED, step=checkpoint.step, index=index, tokens=tokens, seconds=round(seconds, 3))
         failpoint("worker.generated")
         return AGAIN
-
-    async def _is_trap(self, index: int, step: int) -> bool:
-        """Ask whether this commitment is to be a trap. Without a promise of the run's storage key it is none."""
-        context = self._context
-        if not context.terms.has_traps or index in context.without_trap:
-            return False
-        try:
-            signature = await context.client.ask_for_trap(context.run, index, step)
-        except RefusedError as error:
-            log.debug("asked in vain for a trap", index=index, error=str(error))
-            return False
-        promise = TrapPromise(run=context.run, node=context.node, index=index, step=step, signature=signature)
-        head = await context.chain.head()
-        return check_promise(context.client.domain, promise, await context.chain.keys(context.run), head.timestamp)
-
-    async def _generate(
-        self, requests: Sequence[GenerationRequest], model: Path, trap: int
-    ) -> tuple[list[Generation], list[Plant]]:
-        """Generate what is requested; as a trap with so many false rows, if there is a place for all of them."""
-        if not trap:
-            return await self.weights.generate(requests), []
-        generations = await self.weights.generate(requests, rivals=True)
-        found = await plant(self.weights, model, self._context.profile, requests, generations, trap)
-        return found or (generations, [])

@@ -9,9 +9,6 @@ current call, and the offset is how many tokens of its completion came before: e
 `logits` are vLLM's persistent batch, whose moves `update_state` follows. A row may be meaningless: a prompt
 that is prefilled in several chunks, or recomputed after preemption, also gets a row for every chunk but the last. It is
 recorded under the token index that is still to come, and the true row overwrites it later.
-
-For a trap (`muster.verification.planting`) a call records what would have been sampled in each token's stead, and a
-request with PLANT in its `extra_args` takes that at this token index of the completion.
 """
 
 from __future__ import annotations
@@ -25,14 +22,12 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
-from muster.proofs.seeded_sampling import Choice, choose, runners_up
+from muster.proofs.seeded_sampling import choose
 from worker.linear import use_linear_layers
 
 SEED = "muster_seed"
 SLOT = "muster_slot"
 OFFSET = "muster_offset"
-PLANT = "muster_plant"
-"""Token index in the whole completion at which the runner-up is taken; only in a call that records runners-up."""
 CONFIG = "muster"
 """Key of vLLM's `additional_config`: {"temperature": float, "matmul": how linear layers multiply bfloat16}."""
 
@@ -71,8 +66,6 @@ class Capture:
     """float32 [B]"""
     pending: torch.Tensor | None = None
     """The states of the pass whose logits are about to be sampled from."""
-    rivals: list[torch.Tensor] | None = None
-    """float32 [7, B]: the fields of `muster.verification.planting.Rivals`. None: they are not recorded."""
 
     def take_states(self, rows: int) -> torch.Tensor:
         """Return the pending states, which must be those of `rows` logits."""
@@ -104,7 +97,6 @@ class SeededSampler(LogitsProcessor):
         self.capture = Capture()
         self._seeds = np.zeros(rows, dtype=np.int64)
         self._slots = np.full(rows, -1, dtype=np.int64)
-        self._plants = np.full(rows, -1, dtype=np.int64)
         self._offsets = np.zeros(rows, dtype=np.int64)
         self._outputs: list[list[int]] = [[] for _ in range(rows)]
         self._seeds_on_device = torch.zeros(0, dtype=torch.int64)
@@ -118,7 +110,6 @@ class SeededSampler(LogitsProcessor):
         for row, params, _, output in batch_update.added:
             extra = params.extra_args or {}
             self._seeds[row], self._slots[row], self._outputs[row] = extra[SEED], extra[SLOT], output
-            self._plants[row] = extra.get(PLANT, -1)
             self._offsets[row] = extra[OFFSET]
         for source, target, _ in batch_update.moved:
             self._exchange(source, target)
@@ -126,7 +117,7 @@ class SeededSampler(LogitsProcessor):
 
     def _exchange(self, source: int, target: int) -> None:
         """Swap two rows. That serves a one-way move too: the row it leaves behind is never read."""
-        for values in (self._seeds, self._slots, self._plants, self._offsets):
+        for values in (self._seeds, self._slots, self._offsets):
             values[source], values[target] = values[target], values[source]
         self._outputs[source], self._outputs[target] = self._outputs[target], self._outputs[source]
 
@@ -135,28 +126,8 @@ class SeededSampler(LogitsProcessor):
         positions = np.fromiter(map(len, self._outputs[:rows]), dtype=np.int64, count=rows) + self._offsets[:rows]
         places = torch.from_numpy(positions).to(self.device)
         choice = choose(logits, self._seeds_on_device, places, self.temperature)
-        if self.capture.rivals is not None:
-            choice = self._with_rivals(self.capture.rivals, logits, choice, places)
         self.capture.slots.append(self._slots[:rows].copy())
         self.capture.positions.append(positions)
         self.capture.states.append(self.capture.take_states(rows).to("cpu", non_blocking=True))
         self.capture.logprobs.append(choice.logprobs)
         return logits.scatter_(1, choice.tokens[:, None], torch.inf)
-
-    def _with_rivals(
-        self, record: list[torch.Tensor], logits: torch.Tensor, choice: Choice, places: torch.Tensor
-    ) -> Choice:
-        """Record the runners-up of this pass, and return the choice with those that were asked for in its stead."""
-        rivals, replay = runners_up(logits, choice.tokens, self._seeds_on_device, places, self.temperature)
-        states = self.capture.pending
-        assert states is not None
-        sizes = states.float().square().mean(dim=1).sqrt() / self.temperature
-        highest = torch.stack([logits.gather(1, rivals[:, None])[:, 0], logits.amax(dim=1)])
-        own, largest = highest.float().abs() / self.temperature
-        magnitudes = torch.maximum(own, largest)
-        columns = (choice.tokens, rivals, replay.gaps, replay.logprobs, sizes, magnitudes, largest)
-        record.append(torch.stack([column.float() for column in columns]))
-        planted = places == torch.from_numpy(self._plants[: len(places)]).to(self.device)
-        return Choice(
-            torch.where(planted, rivals, choice.tokens), torch.where(planted, replay.logprobs, choice.logprobs)
-        )

@@ -57,8 +57,7 @@ class WorkerWatch:
             return
         report = await context.client.node(context.node)
         rejections: dict[str, set[int]] = defaultdict(set)
-        ours = (one for one in report.verdicts if one.node == context.node and one.run == context.run)
-        for said in (*ours, *report.inspections):
+        for said in (one for one in report.verdicts if one.node == context.node and one.run == context.run):
             if not said.accepted and not notifier.is_known("rejected", f"commitment {said.index}"):
                 rejections[said.reason or "unknown"].add(said.index)
         first, self._first = self._first, False

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -101,11 +100,10 @@ class CurrentWeights:
         self.loaded = fetched
         STEP.set(fetched.checkpoint.step)
 
-    async def generate(self, requests: Sequence[GenerationRequest], *, rivals: bool = False) -> list[Generation]:
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Complete all requests, in order, as `Engine.generate`."""
         assert self._engine is not None, "load a checkpoint first"
-        generate = partial(self._engine.generate, rivals=True) if rivals else self._engine.generate
-        return await self._do(generate, requests)
+        return await self._do(self._engine.generate, requests)
 
     async def close(self) -> None:
         """Stop what the engine generates. Close an engine that has its own processes.

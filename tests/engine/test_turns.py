@@ -19,7 +19,7 @@ from muster.protocol.draws import Draw, DrawSource
 from muster.protocol.turns.conversation import Conversations, conversation_error
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
-from muster.rollouts.spans import sampled_length, sampled_mask
+from muster.rollouts.spans import sampled_length
 from muster.runtime import telemetry
 from muster.settings.schema import WorkerSettings
 from muster.verification.checks import check_rows
@@ -27,7 +27,6 @@ from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32
 from muster.verification.replay import Replayer
 from muster.verification.rules import Rules
-from muster.verification.statistics import scaled_errors
 from testbed.adversaries.lab import AdversaryLab
 from testbed.adversaries.turns import TURN_ADVERSARIES, open_tool_lab
 from testbed.samples.tool_model import MAX_COMPLETION
@@ -36,7 +35,6 @@ from worker.answering import EvalSession
 from worker.context import WorkerContext
 from worker.engine import Engine, EngineError, GenerationRequest
 from worker.journal import WorkJournal
-from worker.planter import plant
 from worker.producer import Producer
 from worker.rollouts import Assignment, make_requests, make_rollouts
 from worker.weights import CurrentWeights, NewestCheckpoint
@@ -107,29 +105,6 @@ def test_a_lie_in_a_conversation_is_caught(name: str, tool_lab: AdversaryLab) ->
     assert found.reason in adversary.reasons
 
 
-async def test_a_trap_plants_sampled_tokens_of_any_turn_and_all_that_follows_is_true(
-    tool_run: tuple[Path, Rules], talking: Engine, work: tuple, draw: Draw
-) -> None:
-    model, rules = tool_run
-    weights = CurrentWeights(lambda _: talking)
-    await weights.load(SimpleNamespace(checkpoint=SimpleNamespace(step=1), path=model))  # type: ignore[arg-type]
-    before = await weights.generate(work[1], rivals=True)
-    made = await plant(weights, model, CPU_FP32, work[1], before, 12)
-    assert made is not None
-    found, plants = made
-    planted = make_rollouts(work[0], rules, work[1], found)
-    assert check_rows(planted, draw, rules) is None
-    measured = Replayer(model, CPU_FP32, 1.0).errors(planted)
-    later = 0
-    for row, errors in zip(planted, measured, strict=True):
-        own = [one.token for one in plants if one.row == row.position]
-        gaps = scaled_errors(errors.errors, CPU_FP32).gaps
-        places = np.flatnonzero(sampled_mask(row.spans))
-        assert places[gaps > CPU_FP32.gap_worst.reject].tolist() == own
-        later += sum(token >= row.spans[0] for token in own)
-    assert later
-
-
 def test_eval_has_whole_conversations_as_a_worker_has(tool_run: tuple[Path, Rules], talking: Engine) -> None:
     """What `muster eval` sums up, against the engine's own conversations, scored here by their last number."""
     rules = tool_run[1]
@@ -185,7 +160,7 @@ async def test_a_worker_counts_what_it_sampled_and_not_what_tools_gave(
     with WorkJournal(tmp_path, "a worker") as journal:
         of: Any = SimpleNamespace(worker=settings, bfloat16_matmul="auto", run=1)
         chain: Any = OneNode()
-        unused: Any = None  # a run without traps asks nothing, and the checkpoint is here
+        unused: Any = None  # the checkpoint is here
         context = WorkerContext(of, chain, unused, rules.terms, CPU_FP32, journal)
         producer = Producer(context, NewestCheckpoint(chain, 1, unused), Engine)
         producer.weights = CurrentWeights(lambda _: talking)

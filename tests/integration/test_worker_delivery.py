@@ -17,11 +17,10 @@ from muster.constants import TOKEN, UNNAMED_SECONDS
 from muster.contracts import court, run_terms, runs, token
 from muster.contracts.run_terms import KeysChanged
 from muster.errors import ConfigError, MismatchError, RevertError, UnreachableError
-from muster.protocol.eip712 import UNSIGNED, sign_message
-from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.eip712 import sign_message
+from muster.protocol.hashes import hash_bytes
 from muster.protocol.kinds import kind_of
-from muster.protocol.messages import PlantedRow, TrapMap, TrapTicket, UploadReceipt
-from muster.protocol.traps import map_tree
+from muster.protocol.messages import UploadReceipt
 from muster.runtime.loop import AGAIN, IDLE, Waiting
 from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
@@ -185,85 +184,6 @@ async def test_worker_does_not_commit_when_key_of_receipt_was_never_in_force(
         await clock.advance_to(changed.from_)
         with pytest.raises(MismatchError, match="not by the run's storage key"):
             await committer.poll()
-        assert (await context.chain.call(runs.work(context.node))).next == 0
-
-
-# Traps
-
-PLANTED = TrapMap(salt=some_hash("salt"), rows=[PlantedRow(position=1, token=4)])
-
-
-@asynccontextmanager
-async def trap_of(
-    run_fixture: RunFixture, worker: str, url: str, folder: Path, *given: tuple[str, dict[str, Any]] | None
-) -> AsyncIterator[WorkerContext]:
-    """Yield the context of a worker whose work for index 0 is a trap.
-
-    Its orchestrator takes the file, and then answers with a ticket for each of `given`: who signs it, and what it says
-    other than it should; None: it refuses.
-    """
-    data, root = b"a trap", some_hash("trap")
-    async with run_fixture.chain(worker) as chain:
-        now = (await chain.head()).timestamp
-    work = {"run": run_fixture.run, "node": run_fixture.key(worker).address, "index": 0, "root": root}
-    receipt = receipt_of(**work, file_hash="0x" + hashlib.sha256(data).hexdigest(), size=len(data), stored_at=now)
-    messages: list[bytes] = [signed(run_fixture, "storage", receipt)]
-    for one in given:
-        signer, changes = one or ("", {})
-        terms = {**work, "map_root": hex_hash(map_tree(PLANTED).root), "stored_at": now, "signature": UNSIGNED}
-        messages.append(signed(run_fixture, signer, TrapTicket(**{**terms, **changes})) if signer else b"")
-    answers = [answer("200 OK", body=body) if body else answer("409 Conflict") for body in messages]
-    async with scripted(*answers) as server, context_of(run_fixture, worker, url, folder, server.url) as context:
-        anchor = (await context.chain.checkpoint(context.run, 0)).anchor
-        context.journal.save(0, 0, anchor, hash_bytes(root), data, PLANTED)
-        yield context
-
-
-def signed(run_fixture: RunFixture, name: str, message: Any) -> bytes:
-    return sign_message(run_fixture.key(name), run_fixture.domain, message).model_dump_json().encode()
-
-
-async def test_trap_is_committed_with_its_ticket_and_not_before(
-    run_fixture: RunFixture, anvil: Anvil, tmp_path: Path
-) -> None:
-    """The ticket is in the journal by then: a node without it would be convicted of its false rows."""
-    async with trap_of(run_fixture, "w6", anvil.url, tmp_path, ("storage", {})) as context:
-        assert await committer_of(context).poll() is AGAIN
-        assert (await context.chain.call(runs.work(context.node))).next == 1
-        ticket = context.journal.ticket(0)
-        assert ticket is not None
-        assert (ticket.root, context.journal.trap(0)) == (some_hash("trap"), PLANTED)
-        receipt = context.journal.receipt(0)
-        assert receipt is not None
-        assert ticket.stored_at == receipt.stored_at
-
-
-@pytest.mark.parametrize(
-    ("signer", "changes"),
-    [
-        ("trainer", {}),
-        ("storage", {"root": some_hash("another")}),
-        ("storage", {"map_root": some_hash("another")}),
-        ("storage", {"stored_at": 1 << 40}),
-    ],
-)
-async def test_wrong_ticket_is_no_ticket(
-    signer: str, changes: dict[str, Any], run_fixture: RunFixture, anvil: Anvil, tmp_path: Path
-) -> None:
-    async with trap_of(run_fixture, "w7", anvil.url, tmp_path, (signer, changes)) as context:
-        with pytest.raises(MismatchError, match="the ticket"):
-            await committer_of(context).poll()
-        assert context.journal.ticket(0) is None
-        assert (await context.chain.call(runs.work(context.node))).next == 0
-
-
-async def test_trap_without_a_ticket_is_made_again_as_true_work(
-    run_fixture: RunFixture, anvil: Anvil, tmp_path: Path
-) -> None:
-    async with trap_of(run_fixture, "w7", anvil.url, tmp_path, None) as context:
-        assert await committer_of(context).poll() is AGAIN
-        assert (context.journal.entry(0), context.journal.trap(0)) == (None, None)
-        assert context.without_trap == {0}
         assert (await context.chain.call(runs.work(context.node))).next == 0
 
 

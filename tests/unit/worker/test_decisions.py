@@ -13,9 +13,8 @@ import pytest
 from muster.contracts.registry import Node, Role, Status
 from muster.contracts.runs import Phase, RunState, Work
 from muster.errors import ConfigError, FinishedError, MusterError, StorageError
-from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import Demand, PlantedRow, TrapMap, TrapTicket
+from muster.protocol.messages import Demand
 from muster.runtime.loop import AGAIN
 from testbed.samples.messages import HASH, receipt_of
 from worker.committer import Committer
@@ -49,7 +48,6 @@ WORK = Work(
     left=False,
     open_cases=0,
     cover=9,
-    premium_bps=0,
 )
 STATE = RunState(
     balance=100,
@@ -228,37 +226,6 @@ def test_discarding_forgets_row_and_file(tmp_path: Path) -> None:
     journal.discard(entry)
     assert journal.entry(7) is None
     assert list((tmp_path / "files").iterdir()) == []
-    journal.close()
-
-
-def test_map_and_ticket_of_a_trap_survive_with_its_work(tmp_path: Path) -> None:
-    planted = TrapMap(salt=HASH, rows=[PlantedRow(position=1, token=4)])
-    ticket = TrapTicket(run=1, node=ZERO, index=7, root=HASH, map_root=HASH, stored_at=9, signature=UNSIGNED)
-    journal = WorkJournal(tmp_path, "me")
-    journal.save(7, 5, ANCHOR, b"\x01" * 32, b"file", planted)
-    journal.save(8, 5, ANCHOR, b"\x02" * 32, b"another file")
-    assert (journal.trap(7), journal.ticket(7), journal.trap(8)) == (planted, None, None)
-    journal.ticketed(7, ticket)
-    journal.close()
-
-    journal = WorkJournal(tmp_path, "me")
-    assert (journal.trap(7), journal.ticket(7)) == (planted, ticket)
-    entry = journal.entry(7)
-    assert entry is not None
-    journal.discard(entry)
-    assert (journal.trap(7), journal.ticket(7)) == (None, None)
-    journal.save(7, 5, ANCHOR, b"\x01" * 32, b"file")
-    assert journal.trap(7) is None
-    journal.close()
-
-
-def test_map_of_work_that_was_never_recorded_is_no_other_work_s(tmp_path: Path) -> None:
-    """A process may end between the map and the work; the next one makes true work of that index."""
-    journal = WorkJournal(tmp_path, "me")
-    planted = TrapMap(salt=HASH, rows=[PlantedRow(position=1, token=4)])
-    journal.execute("INSERT INTO traps (idx, map) VALUES (?, ?)", 7, planted.model_dump_json())
-    journal.save(7, 5, ANCHOR, b"\x01" * 32, b"file")
-    assert journal.trap(7) is None
     journal.close()
 
 
