@@ -4,9 +4,9 @@ A *look* is a verdict with numbers of the rows that its validator replayed (`mus
 called by the hash of a block after the commitment, so nobody chooses who looks. A called validator holds a *place* for
 `hold_seconds`; then the place opens for the next of the order. Only verdicts that take a place decide, and count.
 
-The owner pays looks, so its trainer checks some and counts (`Tally`): in the open, from lists that it signs each hour
-(`muster.protocol.messages.LookList`). Orchestrator, trainer, validators and the simulation in `benchmarks/` call these
-functions and have no copy of them.
+The owner pays looks, so its trainer checks some and counts (`muster.protocol.counting`): in the open, from lists that
+it signs each hour (`muster.protocol.messages.LookList`). Orchestrator, trainer, validators and the simulation in
+`benchmarks/` call these functions and have no copy of them.
 """
 
 from __future__ import annotations
@@ -175,6 +175,8 @@ class PlacedLook:
     validator: str
     node: str
     index: int
+    hour: int
+    """Of the commitment."""
     operator: str
     """Of the node."""
     came: int

@@ -247,7 +247,8 @@ class CheckedRow(Message):
     index: UInt32
     root: Hash
     position: UInt32
-    outcome: Literal["true", "false", "cannot"]
+    outcome: Literal["true", "false", "cannot", "refuted"]
+    """Of the numbers; "refuted": of a rejection without a case, whose row no arithmetic of the trainer rejects."""
 
 
 class ValidatorTotal(Message):
@@ -449,6 +450,8 @@ class StepReport(Message):
     """Files never to be used: they, or the claim that they were accepted, are not what they must be."""
     salt: Hash | None = None
     """The first leaf of the batch root, in a run with traps."""
+    refuted: Many[CheckedRow] = Field(default_factory=list)
+    """Rejections about fresh work that hold nothing back and take no place: the rows that they name are true."""
     finished: bool = False
     """The trainer needs no more work after this: demand ends."""
     stages: dict[str, FiniteFloat] = Field(default_factory=dict)

@@ -129,6 +129,9 @@ def explain(reason: Reason, position: int | None) -> str:
     return row.means + (POOLED if row.shown_by == "replay" and position is None else "")
 
 
-Why = Literal["uncalled", "late", "incomplete", "unread", "unlinked", "refuted", "false", "voided", "barred"]
-"""Why a look is not counted. "incomplete": without finite numbers for each drawn row. "unread": it replayed nothing, a
-static finding. "refuted": it rejects rows that the check finds true. "false": its numbers are not those of the rows."""
+Why = Literal[
+    "uncalled", "late", "incomplete", "unread", "unlinked", "refuted", "false", "voided", "barred", "unfunded"
+]
+"""Why a look is not counted. "late": its places were taken, or its link was out. "incomplete": without finite numbers
+for each drawn row. "unread": it replayed nothing, a static finding. "refuted": it rejects a row that the checks find
+true. "false": its numbers are not those of the rows. "unfunded": the owner's money did not reach."""
