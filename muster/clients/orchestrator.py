@@ -13,26 +13,23 @@ from typing import Any, Final
 from muster.clients.transport import SignedClient, parse_answer
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
 from muster.errors import MalformedError, MismatchError
-from muster.grading.envelope import KeyExchange, about_master, open_master
 from muster.protocol.announcements import BenchmarkScore, DayEarnings, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import (
+    MAX_GRADES_CHARS,
     AcceptedCommitment,
     Demand,
     EnvironmentDecision,
     EnvironmentPage,
-    GradePage,
     JoinDocument,
     ListedEnvironment,
     Many,
-    MasterEnvelope,
-    MasterRequest,
     MisbehaviourReport,
     NodeReport,
     RelayOffer,
     RunDescription,
-    ShownGrades,
+    ShownMaster,
     StepReport,
     TicketRequest,
     TrapAnswer,
@@ -120,20 +117,25 @@ class OrchestratorClient(SignedClient):
         body = WaitQuestion(node=node, index=index, root=hex_hash(root)).model_dump_json().encode()
         return parse_answer(WaitAnswer, await self._call("POST", f"/v1/runs/{run}/waiting", body)).waits
 
-    async def show_grades(self, shown: ShownGrades) -> None:
-        """Show grades of private tests. RefusedError with status 425 while too few validators have accepted."""
-        await self._post(f"/v1/runs/{shown.statement.run}/grades", shown)
+    async def put_grades(self, run: int, text: str) -> str:
+        """Publish the grades of a file of a batch; return their content hash. Signed by the run's trainer."""
+        data = text.encode()
+        name = content_hash(data)
+        await self._call("PUT", f"/v1/runs/{run}/grades/{name}", data, body_hash=name)
+        return name
 
-    async def grades(self, run: int, after: str | None = None) -> tuple[list[ShownGrades], str]:
-        """Return grades that were shown after a cursor (None: from the first), and the next cursor."""
-        page = await self._get(GradePage, f"/v1/runs/{run}/grades", after=after)
-        return page.grades, page.cursor
+    async def grades_text(self, run: int, name: str) -> str:
+        """Return grades by their content hash, verified. Read them with `muster.grading.grades.parse_grades`."""
+        data = await self._content(f"runs/{run}/grades", name, MAX_GRADES_CHARS)
+        return data.decode(errors="replace")
 
-    async def master(self, run: int, epoch: int, key: KeyExchange) -> bytes:
-        """Return the master of an epoch as the orchestrator has it; `key` is the signer's. Check it with the terms."""
-        body = MasterRequest(epoch=epoch).model_dump_json().encode()
-        answer = parse_answer(MasterEnvelope, await self._call("POST", f"/v1/runs/{run}/master", body))
-        return open_master(bytes.fromhex(answer.envelope[2:]), key, about_master(self.domain.separator, run, epoch))
+    async def show_master(self, run: int, shown: ShownMaster) -> None:
+        """Show the master of an epoch of private tests, and so all earlier ones; signed by the run's trainer."""
+        await self._call("PUT", f"/v1/runs/{run}/masters/{shown.epoch}", shown.to_bytes())
+
+    async def shown_master(self, run: int, epoch: int) -> ShownMaster:
+        """Return the master of an epoch, to be checked by the terms. RefusedError with status 404: it is not shown."""
+        return await self._get(ShownMaster, f"/v1/runs/{run}/masters/{epoch}")
 
     async def ask_for_trap(self, run: int, index: int, step: int) -> str:
         """Return what answers whether a commitment is to be a trap (`muster.protocol.traps.check_promise`)."""
@@ -168,6 +170,10 @@ class OrchestratorClient(SignedClient):
     async def post_step(self, report: StepReport) -> None:
         """Report an update; signed by the run's trainer."""
         await self._post(f"/v1/runs/{report.run}/steps", report)
+
+    async def step_report(self, run: int, step: int) -> StepReport:
+        """Return the trainer's last report of a step. RefusedError with status 404 where there is none."""
+        return await self._get(StepReport, f"/v1/runs/{run}/steps/{step}")
 
     async def offer_relay(self, offer: RelayOffer) -> None:
         """Offer this node as a source of weights; to be repeated every few minutes."""

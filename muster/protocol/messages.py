@@ -144,26 +144,6 @@ class Verdict(Message):
     signature: Signature
 
 
-class Grade(Message):
-    """A validator's statement of its grades of one commitment, shown when enough others are committed to theirs.
-
-    It opens the `grades` of the validator's verdict. The court takes it against the validator (`openGradeCase`).
-    """
-
-    struct: ClassVar = "Grade"
-
-    run: UInt32
-    step: UInt32
-    node: Address
-    index: UInt32
-    root: Hash
-    validator: Address
-    grades: Hash
-    """keccak256 of the grades' canonical bytes."""
-    salt: Hash
-    signature: Signature
-
-
 class VerdictPage(Message):
     """Verdicts in the order they arrived."""
 
@@ -174,33 +154,14 @@ class VerdictPage(Message):
     """Where to go on from; the one given, when nothing is new."""
 
 
-class ShownGrades(Message):
-    """A validator's statement of its grades, and the grades: what opens the commitment in its verdict."""
+class ShownMaster(Message):
+    """The master of an epoch of private tests. The trainer shows it once no work of the epoch can be trained on.
 
-    statement: Grade
-    text: str = Field(max_length=MAX_GRADES_CHARS)
-    """The grades' canonical bytes (`muster.grading.grades`)."""
-
-
-class GradePage(Message):
-    """Grades in the order they were shown."""
-
-    grades: Many[ShownGrades]
-    cursor: str
-    """Where to go on from; the one given, when nothing is new."""
-
-
-class MasterRequest(Message):
-    """A validator asks for the master of an epoch's private tests."""
+    Check it with `muster.protocol.masters.check_master`.
+    """
 
     epoch: Annotated[int, Field(ge=1, lt=1 << 16)]
-
-
-class MasterEnvelope(Message):
-    """The master, encrypted to the key that signed the request (`muster.grading.envelope`)."""
-
-    epoch: Annotated[int, Field(ge=1, lt=1 << 16)]
-    envelope: str = Field(pattern=r"^0x[0-9a-f]{162}$")
+    master: Hash
 
 
 class Demand(Message):
@@ -430,10 +391,6 @@ class AcceptedCommitment(Message):
     file_hash: Hash
     size: int
     verdicts: Many[Verdict]
-    statements: Many[Grade] = Field(default_factory=list)
-    """In a run with private tests: by the validators of these verdicts, all of the same grades."""
-    grades: str = Field(default="", max_length=MAX_GRADES_CHARS)
-    """The grades' canonical bytes."""
 
 
 class StepReport(Message):
@@ -446,10 +403,10 @@ class StepReport(Message):
     """None where a number is not finite: JSON cannot write it."""
     batch: Many[Hash] = Field(default_factory=list)
     """File hashes of the batch's manifest."""
+    grades: Many[Hash] = Field(default_factory=list)
+    """In a run with private tests: of each file of the batch, the content hash of its grades."""
     dropped: Many[Hash] = Field(default_factory=list)
     """Files never to be used: they, or the claim that they were accepted, are not what they must be."""
-    salt: Hash | None = None
-    """The first leaf of the batch root, in a run with traps."""
     refuted: Many[CheckedRow] = Field(default_factory=list)
     """Rejections about fresh work that hold nothing back and take no place: the rows that they name are true."""
     finished: bool = False

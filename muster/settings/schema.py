@@ -186,6 +186,9 @@ class TrainerSettings(Section):
     """Folder of the model the run begins with; its hashes must be those of the run's terms."""
     trap_masters: Path | None = None
     """Secret file that muster run masters wrote: by it the trainer leaves traps out, and shows masters in time."""
+    grade_masters: Path | None = None
+    """Secret file that muster tasks seal wrote: the trainer grades a run's private tests by it, and shows each master
+    once no work of its epoch can be trained on."""
     max_steps: int = Field(default=0, ge=0)
     """Updates after which training ends, republished weights not counted; 0: training runs until it is stopped."""
     batch_groups: int = Field(default=64, ge=1, le=100_000)
