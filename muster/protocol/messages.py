@@ -481,10 +481,9 @@ class JoinDocument(Message):
     registry: Address
     run_terms: Address
     runs: Address
-    masters: Address
     court: Address
     refutations: Address
-    traps: Address
+    wages: Address
     from_block: Annotated[int, Field(ge=0, lt=1 << 63), SignedAs("uint64")]
     """The block of the deployment: where following events begins."""
     orchestrator: str = Field(max_length=300, pattern=r"^https?://")
