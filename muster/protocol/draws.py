@@ -20,10 +20,11 @@ from eth_abi.abi import encode
 
 from muster.errors import UnreachableError
 from muster.protocol.hashes import keccak
+from muster.protocol.looks import rows_of_look
 from muster.protocol.terms import Terms
 
 DRAW_TAG = "muster.draw.v2"
-SAMPLE_TAG = b"muster.sample.v1"
+SAMPLE_TAG = b"muster.sample.v2"
 POOL_TAG = b"muster.pool.v1"
 UNIT_TAG = b"muster.unit.v1"
 POOL_TOKENS = 1 << 14
@@ -94,23 +95,28 @@ def draw_commitment(base: bytes, terms: Terms, work_class: int) -> Draw:
     return Draw(base=base, groups=groups, seeds=tuple(position_seed(base, p) for p in range(terms.positions)))
 
 
-def draw_sample(*, block_hash: bytes, link: bytes, node: str, index: int, positions: int, count: int) -> list[int]:
-    """Draw the positions that one validator re-runs: `count` distinct ones, ascending.
+def draw_rows(*, block_hash: bytes, link: bytes, validator: str, node: str, index: int, terms: Terms) -> list[int]:
+    """Draw the positions that one validator re-runs, `rows_of_look` distinct ones, ascending: the pool's, and its own.
 
-    `block_hash` is that of a block after the commitment, and `link` is the validator's for the commitment's hour
-    (`link_of`), which is secret in that hour. So the worker cannot know the sample. Both are given, so the
-    validator cannot choose it; once the link is shown, with the seal of the hour, anyone can draw it again.
+    `block_hash` is that of the block SAMPLE_BLOCKS after the commitment, and `link` is the validator's for the
+    commitment's hour (`link_of`), which is secret in that hour. So the worker cannot know them, and the validator
+    cannot choose them; once the link is shown, with the seal of the hour, anyone can draw them again. `validator`: its
+    address, by which who shares or copies a link draws others.
     """
-    return sorted(_shuffled(SAMPLE_TAG + block_hash + link, node, index, positions, count))
+    pool = draw_pool(block_hash=block_hash, node=node, index=index, terms=terms)
+    others = [position for position in range(terms.positions) if position not in pool]
+    seed = SAMPLE_TAG + block_hash + link + bytes.fromhex(validator[2:])
+    own = _shuffled(seed, node, index, len(others), rows_of_look(terms, index) - len(pool))
+    return sorted([*pool, *(others[place] for place in own)])
 
 
 def draw_pool(*, block_hash: bytes, node: str, index: int, terms: Terms) -> list[int]:
-    """Draw the positions that every validator re-runs, `pool_rows` distinct ones, ascending.
+    """Draw the positions that every validator re-runs, `shared_rows` distinct ones, ascending.
 
     They are the same for all validators, so statistics over many commitments are evidence that no validator selected.
-    `block_hash` as in `draw_sample`.
+    `block_hash` as in `draw_rows`.
     """
-    return sorted(_shuffled(POOL_TAG + block_hash, node, index, terms.positions, pool_rows(terms)))
+    return sorted(_shuffled(POOL_TAG + block_hash, node, index, terms.positions, shared_rows(terms)))
 
 
 def draw_unit(*, block_hash: bytes, node: str, first: int, last: int, terms: Terms) -> list[tuple[int, int]]:
@@ -120,28 +126,19 @@ def draw_unit(*, block_hash: bytes, node: str, first: int, last: int, terms: Ter
     `block_hash` is that of the block SAMPLE_BLOCKS after the commitment `last + 1`, which is of a later step: while the
     node makes the work of a step it cannot know which of it counts.
     """
-    each = pool_rows(terms)
+    each = shared_rows(terms)
     places = _shuffled(UNIT_TAG + block_hash, node, first, (last - first + 1) * each, UNIT_ROWS)
     return [(first + place // each, place % each) for place in places]
 
 
-def draw_rows(*, block_hash: bytes, link: bytes, node: str, index: int, terms: Terms, count: int) -> list[int]:
-    """Draw all positions that one validator re-runs, ascending: the pool's, and `count` others for it alone.
-
-    The rest as in `draw_sample`.
-    """
-    pool = draw_pool(block_hash=block_hash, node=node, index=index, terms=terms)
-    others = [position for position in range(terms.positions) if position not in pool]
-    own = draw_sample(block_hash=block_hash, link=link, node=node, index=index, positions=len(others), count=count)
-    return sorted([*pool, *(others[place] for place in own)])
-
-
-def pool_rows(terms: Terms) -> int:
+def shared_rows(terms: Terms) -> int:
     """Return how many of a commitment's positions all validators re-run: a sixteenth of them, from 1 to 8.
 
-    Fewer where they could have more than POOL_TOKENS tokens together: a jury replays those of many commitments.
+    Of a look they are at most a third, so that most of its rows are a validator's own. There are fewer where they could
+    have more than POOL_TOKENS tokens together: a jury replays those of many commitments.
     """
-    return max(1, min(8, terms.positions // 16, POOL_TOKENS // terms.max_completion_tokens))
+    most = min(8, terms.positions // 16, terms.look_rows // 3, POOL_TOKENS // terms.max_completion_tokens)
+    return max(1, most)
 
 
 def _shuffled(start: bytes, node: str, index: int, positions: int, count: int) -> list[int]:

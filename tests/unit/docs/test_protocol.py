@@ -140,9 +140,9 @@ def the_sample(given: Values) -> Values:
     assert opens_chain(tip, link, given["hour"] - given["joined_hour"])
     drawn = {"block_hash": raw(given["block_hash"]), "node": given["node"], "index": given["index"]}
     shape = {name: given[name] for name in ("group_size", "groups_per_commitment", "max_completion_tokens")}
-    terms = replace(terms_with(1, WorkClass(10_000, (8,))), **shape)
+    terms = replace(terms_with(1, WorkClass(10_000, (8,))), **shape, look_rows=given["look_rows"])
     pool = draw_pool(**drawn, terms=terms)
-    rows = draw_rows(**drawn, link=link, terms=terms, count=given["count"])
+    rows = draw_rows(**drawn, link=link, validator=given["validator"], terms=terms)
     step = {"block_hash": raw(given["block_hash"]), "node": given["node"], "first": given["index"]}
     unit = [list(place) for place in draw_unit(**step, last=given["last"], terms=terms)]
     return {"tip": hexed(tip), "link": hexed(link), "pool": pool, "rows": rows, "unit": unit}

@@ -9,38 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.errors import UnreachableError
-from muster.protocol.draws import chain_preimages, draw_pool, draw_rows, draw_sample, link_of, pool_rows
+from muster.protocol.draws import chain_preimages, draw_pool, draw_rows, link_of, shared_rows
 from muster.protocol.hashes import keccak
 from muster.protocol.terms import Terms
 from testbed.samples.commitments import rules
 from testbed.samples.validator import NODE
-
-
-@settings(deadline=None)
-@given(
-    st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.integers(1, 300), st.integers(0, 300)
-)
-def test_a_sample_is_distinct_ascending_and_follows_from_both_secrets(
-    block_hash: bytes, link: bytes, positions: int, count: int
-) -> None:
-    def sample() -> list[int]:
-        return draw_sample(block_hash=block_hash, link=link, node=NODE, index=3, positions=positions, count=count)
-
-    drawn = sample()
-    assert drawn == sorted(set(drawn)) == sample()
-    assert len(drawn) == min(count, positions)
-    assert all(0 <= position < positions for position in drawn)
-
-
-def test_neither_side_alone_decides_the_sample() -> None:
-    def sample(block: int, link: int) -> tuple[int, ...]:
-        return tuple(
-            draw_sample(
-                block_hash=bytes([block]) * 32, link=bytes([link]) * 32, node=NODE, index=3, positions=256, count=32
-            )
-        )
-
-    assert len({sample(block, link) for block in range(8) for link in range(8)}) == 64
 
 
 def test_each_hour_has_its_link_from_that_of_the_registration_on() -> None:
@@ -52,30 +25,46 @@ def test_each_hour_has_its_link_from_that_of_the_registration_on() -> None:
             link_of(links, 100, hour)
 
 
-def terms_of(groups: int, longest: int = 512) -> Terms:
-    return replace(rules().terms, group_size=16, groups_per_commitment=groups, max_completion_tokens=longest)
+def terms_of(groups: int, longest: int = 512, look_rows: int = 24) -> Terms:
+    shape = {"group_size": 16, "groups_per_commitment": groups, "max_completion_tokens": longest}
+    return replace(rules().terms, **shape, look_rows=look_rows)
 
 
 @settings(deadline=None)
-@given(st.binary(min_size=32, max_size=32), st.integers(1, 20), st.integers(0, 300))
-def test_validator_replays_the_pool_and_its_own_sample(block_hash: bytes, groups: int, count: int) -> None:
-    terms = terms_of(groups)
+@given(st.binary(min_size=32, max_size=32), st.integers(1, 20), st.integers(1, 400), st.integers(0, 9))
+def test_validator_replays_the_pool_and_rows_of_its_own(
+    block_hash: bytes, groups: int, look_rows: int, index: int
+) -> None:
+    terms = terms_of(groups, look_rows=look_rows)
 
     def rows(link: int) -> list[int]:
-        return draw_rows(block_hash=block_hash, link=bytes([link]) * 32, node=NODE, index=3, terms=terms, count=count)
+        drawn = {"block_hash": block_hash, "link": bytes([link]) * 32, "validator": NODE, "node": NODE}
+        return draw_rows(**drawn, index=index, terms=terms)
 
-    pool = draw_pool(block_hash=block_hash, node=NODE, index=3, terms=terms)
-    assert len(pool) == pool_rows(terms)
+    pool = draw_pool(block_hash=block_hash, node=NODE, index=index, terms=terms)
+    assert len(pool) == shared_rows(terms) <= max(1, look_rows // 3)
     for link in (1, 2):
         drawn = rows(link)
         assert set(pool) <= set(drawn), "every validator re-runs these"
         assert drawn == sorted(set(drawn)) == rows(link)
-        assert len(drawn) == min(len(pool) + count, terms.positions)
+        assert len(drawn) == min(look_rows * (2 if index < 4 else 1), terms.positions)
+
+
+def test_block_link_and_address_each_draw_other_rows() -> None:
+    terms = terms_of(16)
+
+    def rows(block: int, link: int, validator: int) -> tuple[int, ...]:
+        seeds = {"block_hash": bytes([block]) * 32, "link": bytes([link]) * 32}
+        return tuple(draw_rows(**seeds, validator=f"0x{validator:040x}", node=NODE, index=3, terms=terms))
+
+    drawn = {rows(block, link, one) for block in range(4) for link in range(4) for one in range(4)}
+    assert len(drawn) == 64
 
 
 def test_how_many_rows_a_pool_takes_of_a_commitment() -> None:
-    assert [pool_rows(terms_of(groups)) for groups in (1, 2, 4, 7, 8, 64)] == [1, 2, 4, 7, 8, 8]
+    assert [shared_rows(terms_of(groups)) for groups in (1, 2, 4, 7, 8, 64)] == [1, 2, 4, 7, 8, 8]
+    assert [shared_rows(terms_of(8, look_rows=rows)) for rows in (1, 3, 6, 12, 23, 24, 128)] == [1, 1, 2, 4, 7, 8, 8]
     longest = (16, 2_048, 4_096, 5_000, 16_384, 100_000)
-    assert [pool_rows(terms_of(8, tokens)) for tokens in longest] == [8, 8, 4, 3, 1, 1]
+    assert [shared_rows(terms_of(8, tokens)) for tokens in longest] == [8, 8, 4, 3, 1, 1]
     draws = {tuple(draw_pool(block_hash=bytes([n]) * 32, node=NODE, index=3, terms=terms_of(8))) for n in range(16)}
     assert len(draws) == 16, "another block, another pool"
