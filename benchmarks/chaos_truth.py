@@ -196,7 +196,7 @@ class TruthReader:
         found, cursor = set[tuple[str, str, int, str]](), None
         async with self._run.client(self._swarm.orchestrator.url, None) as client:
             while True:
-                page, cursor = await client.verdicts(self._run.run, cursor)
+                page = await client.verdicts(self._run.run, cursor)
                 if not page:
                     return found
                 found |= {(one.validator, one.node, one.index, one.root) for one in page}

@@ -18,7 +18,10 @@ from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import (
     MAX_GRADES_CHARS,
+    MAX_LIST_CHARS,
     AcceptedCommitment,
+    CallAnswer,
+    CallQuestion,
     Demand,
     EnvironmentDecision,
     EnvironmentPage,
@@ -29,19 +32,13 @@ from muster.protocol.messages import (
     NodeReport,
     RelayOffer,
     RunDescription,
+    ShownLooks,
     ShownMaster,
     StepReport,
-    TicketRequest,
-    TrapAnswer,
-    TrapPage,
-    TrapQuestion,
-    TrapTicket,
     Upload,
     UploadReceipt,
     Verdict,
     VerdictPage,
-    WaitAnswer,
-    WaitQuestion,
 )
 from muster.protocol.receipts import upload_target
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES
@@ -101,21 +98,47 @@ class OrchestratorClient(SignedClient):
             raise MismatchError(f"asked {self.url} for {wanted}, got a file that hashes to {found}")
         return data
 
-    # Verdicts and what follows from them
+    # Verdicts
 
     async def post_verdict(self, verdict: Verdict) -> None:
         """Report a verdict. Reporting the same one again changes nothing."""
         await self._post("/v1/verdicts", verdict)
 
-    async def verdicts(self, run: int, after: str | None = None) -> tuple[list[Verdict], str]:
+    async def verdicts(self, run: int, after: str | None = None) -> VerdictPage:
         """Return verdicts in order of arrival after a cursor (None: from the first), and the next cursor."""
         page = await self._get(VerdictPage, f"/v1/runs/{run}/verdicts", after=after)
-        return page.verdicts, page.cursor
+        if len(page.came) != len(page.verdicts):
+            raise MalformedError(
+                f"{self.url} says of {len(page.came)} among {len(page.verdicts)} verdicts when they came"
+            )
+        return page
 
-    async def still_waits(self, run: int, node: str, index: int, root: bytes) -> bool:
-        """Return whether a commitment waits for a verdict, hidden ones counted; signed by an active validator."""
-        body = WaitQuestion(node=node, index=index, root=hex_hash(root)).model_dump_json().encode()
-        return parse_answer(WaitAnswer, await self._call("POST", f"/v1/runs/{run}/waiting", body)).waits
+    # Looks
+
+    async def ask_call(self, run: int, node: str, index: int, root: bytes | str) -> CallAnswer:
+        """Return whose places a commitment's are, and whether this client's key may look at it now."""
+        body = CallQuestion(node=node, index=index, root=hex_hash(root)).model_dump_json().encode()
+        return parse_answer(CallAnswer, await self._call("POST", f"/v1/runs/{run}/calls", body))
+
+    async def call(self, run: int, node: str, index: int) -> CallAnswer:
+        """Return whose places a commitment's are. Check it with `muster.clients.looks.check_order`."""
+        return await self._get(CallAnswer, f"/v1/runs/{run}/calls/{node}/{index}")
+
+    async def put_looks(self, shown: ShownLooks) -> None:
+        """Publish what was counted of an hour's looks; signed by the run's trainer. The same again changes nothing."""
+        target = f"/v1/runs/{shown.statement.run}/looks"
+        await self._call("PUT", target, shown.to_bytes(), file_bytes=len(shown.text))
+
+    async def looks(self, run: int, hour: int | None = None) -> ShownLooks:
+        """Return what was counted of an hour's looks, else of the latest; `muster.clients.looks` checks it.
+
+        RefusedError with status 404 where there is none.
+        """
+        target = f"/v1/runs/{run}/looks/{'latest' if hour is None else hour}"
+        answer = await self._call("GET", target, max_bytes=2 * MAX_LIST_CHARS, file_bytes=MAX_LIST_CHARS)
+        return parse_answer(ShownLooks, answer)
+
+    # Private tests
 
     async def put_grades(self, run: int, text: str) -> str:
         """Publish the grades of a file of a batch; return their content hash. Signed by the run's trainer."""
@@ -137,20 +160,7 @@ class OrchestratorClient(SignedClient):
         """Return the master of an epoch, to be checked by the terms. RefusedError with status 404: it is not shown."""
         return await self._get(ShownMaster, f"/v1/runs/{run}/masters/{epoch}")
 
-    async def ask_for_trap(self, run: int, index: int, step: int) -> str:
-        """Return what answers whether a commitment is to be a trap (`muster.protocol.traps.check_promise`)."""
-        body = TrapQuestion(index=index, step=step).model_dump_json().encode()
-        answer = await self._call("POST", f"/v1/runs/{run}/traps/question", body)
-        return parse_answer(TrapAnswer, answer).signature
-
-    async def ticket(self, request: TicketRequest) -> TrapTicket:
-        """Return the ticket of a trap whose file is uploaded. Check it with `muster.protocol.traps.check_ticket`."""
-        body = request.model_dump_json().encode()
-        return parse_answer(TrapTicket, await self._call("POST", f"/v1/runs/{request.consent.run}/traps/ticket", body))
-
-    async def traps(self, run: int, epoch: int, after: int = 0) -> TrapPage:
-        """Return opened traps of an epoch. RefusedError with status 425 while its master is not shown."""
-        return await self._get(TrapPage, f"/v1/runs/{run}/traps/{epoch}", after=after)
+    # What follows from verdicts
 
     async def accepted(self, run: int, min_step: int = 0) -> list[AcceptedCommitment]:
         """Return commitments fit for training, of `min_step` and later; signed by the run's trainer, all of them."""
