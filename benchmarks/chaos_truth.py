@@ -197,9 +197,10 @@ class TruthReader:
         async with self._run.client(self._swarm.orchestrator.url, None) as client:
             while True:
                 page = await client.verdicts(self._run.run, cursor)
-                if not page:
+                if not page.verdicts:
                     return found
-                found |= {(one.validator, one.node, one.index, one.root) for one in page}
+                found |= {(one.validator, one.node, one.index, one.root) for one in page.verdicts}
+                cursor = page.cursor
 
     async def _files(self, names: set[str]) -> frozenset[str]:
         """Return those of these files that are readable by their hash."""

@@ -108,9 +108,7 @@ class OrchestratorClient(SignedClient):
         """Return verdicts in order of arrival after a cursor (None: from the first), and the next cursor."""
         page = await self._get(VerdictPage, f"/v1/runs/{run}/verdicts", after=after)
         if len(page.came) != len(page.verdicts):
-            raise MalformedError(
-                f"{self.url} says of {len(page.came)} among {len(page.verdicts)} verdicts when they came"
-            )
+            raise MalformedError(f"{self.url} says when {len(page.came)} verdicts came, and lists {len(page.verdicts)}")
         return page
 
     # Looks

@@ -202,7 +202,7 @@ async def _sent(world: World, files: Path) -> Log:
             name, root = upload.receipt.file_hash, upload.receipt.root
             (files / name).write_bytes(await client.get_file(name))
             log.work.append(Work(worker=names[event.node], index=event.index, root=root, file_hash=name))
-        log.verdicts, _ = await client.verdicts(run)
+        log.verdicts = (await client.verdicts(run)).verdicts
         for verdict in log.verdicts:
             if verdict.evidence is not None:
                 (files / verdict.evidence).write_bytes(await client.get_evidence(verdict.evidence))

@@ -257,9 +257,10 @@ async def _rebuilt_from_nothing(
         await story.judge(validator, "w2", 2, step=2)
     await until(lambda: _accepts(reader, run, 3))
     before = await reader.summary(run)
-    accepted, (verdicts, cursor) = await reader.accepted(run), await reader.verdicts(run)
+    accepted, page = await reader.accepted(run), await reader.verdicts(run)
+    cursor = page.cursor
     assert [work.index for work in accepted] == [2]
-    assert await reader.verdicts(run, cursor) == ([], cursor)
+    assert (await reader.verdicts(run, cursor)).verdicts == []
     orchestrator.kill()
     orchestrator.change({"orchestrator.database_url": empty})
     shutil.rmtree(orchestrator.folder / "state")
@@ -270,9 +271,9 @@ async def _rebuilt_from_nothing(
         k: v for k, v in before.items() if k not in FORGETTABLE
     }
     assert _signatures(await reader.accepted(run)) == _signatures(accepted)
-    again, new_cursor = await reader.verdicts(run, cursor)
-    assert {verdict.signature for verdict in again} == {verdict.signature for verdict in verdicts}
-    assert new_cursor.split(".")[0] != cursor.split(".")[0]
+    again = await reader.verdicts(run, cursor)
+    assert {verdict.signature for verdict in again.verdicts} == {verdict.signature for verdict in page.verdicts}
+    assert again.cursor.split(".")[0] != cursor.split(".")[0]
     assert (await reader.demand(run)).wanted is False
     upload = await reader.upload(run, run_fixture.key("w1").address, 0, some_hash("w1 root 0"))
     check_upload(run_fixture.domain, upload)
@@ -322,7 +323,7 @@ async def test_verdicts_that_do_not_count(run_fixture: RunFixture, story: CourtS
 
         await v1.post_verdict(good)
         await v1.post_verdict(good)
-        assert len((await v1.verdicts(run_fixture.run))[0]) == 1
+        assert len((await v1.verdicts(run_fixture.run)).verdicts) == 1
         await refused(changed(inspected=1), 409, "has given another verdict on commitment 0")
         await refused(changed(**rejection), 409, "has given another verdict on commitment 0")
 

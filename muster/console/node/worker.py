@@ -84,11 +84,11 @@ async def _verdicts(client: OrchestratorClient, run: int, address: str, index: i
     found = [one for one in report.verdicts if one.index == index]
     cursor: str | None = None
     for _ in range(0 if found else MAX_VERDICT_PAGES):
-        page, after = await client.verdicts(run, cursor)
-        found += [one for one in page if one.node == address and one.index == index]
-        if not page or after == cursor:
+        page = await client.verdicts(run, cursor)
+        found += [one for one in page.verdicts if one.node == address and one.index == index]
+        if not page.verdicts or page.cursor == cursor:
             break
-        cursor = after
+        cursor = page.cursor
     return found
 
 
