@@ -28,7 +28,6 @@ from muster.protocol.messages import (
     DaySummary,
     EnvironmentClaim,
     EnvironmentDecision,
-    Grade,
     JoinDocument,
     LookStatement,
     SignedAs,
@@ -49,7 +48,6 @@ SignedMessage = (
     SignedRequest
     | UploadReceipt
     | Verdict
-    | Grade
     | EnvironmentClaim
     | EnvironmentDecision
     | DaySummary
@@ -65,7 +63,6 @@ M = TypeVar(
     SignedRequest,
     UploadReceipt,
     Verdict,
-    Grade,
     EnvironmentClaim,
     EnvironmentDecision,
     DaySummary,

@@ -2,8 +2,9 @@
 
 Trainer, validators and workers start right after the chain: they load what they need while contracts and model are
 made, and wait for their settings, which are written once the services run. The demo then waits until the trainer has
-done its steps and every case has ended, moves Anvil's clock past the window, claims for every operator, and collects
-the facts.
+done its steps and every case has ended. It moves Anvil's clock until looks count, so that the trainer posts wages and
+validators claim them, and past the window of the workers' pay, for whose operators it claims. Then it collects the
+facts.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from typing import Any, Final
 
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
-from muster.chain.masters_file import read_masters
+from muster.clients.looks import LooksReader
 from muster.constants import HOUR_SECONDS, WINDOW_HOURS
-from muster.contracts import masters, runs
-from muster.contracts.run_terms import Series
+from muster.contracts import runs, wages
 from muster.contracts.runs import WorkCommitted
-from muster.protocol.seals import claims_end_at, closes_at
+from muster.protocol.looks import settles_at
 from muster.runtime.process import run_together
 from muster.swarm import facts, stage
 from muster.swarm.comparison import compare
@@ -140,8 +140,7 @@ class Swarm(RunningSwarm):
             last = await self._last_hour(chain)
             await clock.advance_to(max((last + 1) * HOUR_SECONDS, await clock.now() + 1) + 2)
             await self._sealed(chain, last)
-            if self.request.has_traps:
-                await self._open_traps(chain, clock, last)
+            await self._paid_looks(chain, clock, last)
             await clock.advance_to(max((last + 1 + WINDOW_HOURS) * HOUR_SECONDS, await clock.now() + 1) + 2)
             await asyncio.gather(*(self._claim(who) for who in self.participants if who.role == "worker"))
 
@@ -167,41 +166,23 @@ class Swarm(RunningSwarm):
                 return
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _open_traps(self, chain: Chain, clock: LocalChain, hour: int) -> None:
-        """Move the clock until traps of the hour are opened, and then until prizes are paid.
+    async def _paid_looks(self, chain: Chain, clock: LocalChain, hour: int) -> None:
+        """Move the clock until the looks at an hour's work count, and wait until validators have claimed their wages.
 
-        The trainer shows the master of the first epoch. Then no work can come any more, since the workers have ended,
-        and the owner shows that of the last one.
+        The trainer ends once it has posted the wages of all hours.
         """
-        validators = [who for who in self.participants if who.role == "validator"]
-        kind, secret = Series.TRAPS, await asyncio.to_thread(read_masters, self.request.local.trap_masters)
 
-        async def sealed() -> bool:
-            sealers = await chain.call_all([runs.sealer_of(who.node) for who in validators])
-            return all(one.last_sealed >= hour for one in sealers)
-
-        async def shown() -> bool:
-            return (await chain.call(masters.masters(self.run, kind))).epochs >= secret.epoch - 1
+        async def posted() -> bool:
+            return not self.supervisor.keeps("trainer")
 
         async def claimed() -> bool:
-            # Who claims, or is excused, has its rejection back; the trainer ends once it has shown all other tickets.
-            rows = await facts.looking(chain, (), validators)
-            return all(row["rejected"] == row["excused"] for row in rows) and not self.supervisor.keeps("trainer")
+            pot = await chain.call(wages.pot(self.run))
+            return pot.claimed == pot.posted
 
-        async def paid() -> bool:
-            rows = await facts.looking(chain, (), validators)
-            return any(row["paid"] for row in rows) and all(row["credit"] == row["paid"] for row in rows)
-
-        self.view.stage("moving the clock until seals have closed, opening the traps")
-        await self._until("seal", sealed, hour=hour)
-        await clock.advance_to(closes_at(hour) + 2)
-        await self._until("master", shown, epoch=1)
-        async with await Chain.connect(self.local.chain, self.keys["owner"]) as owner:
-            await owner.send(masters.reveal_master(self.run, kind, secret.master))
+        self.view.stage("moving the clock until looks count, paying them")
+        await clock.advance_to(max(settles_at(hour), await clock.now() + 1) + 2)
+        await self._until("wages", posted, hour=hour)
         await self._until("claim", claimed, hour=hour)
-        self.view.stage("moving the clock until claims are over, paying prizes")
-        await clock.advance_to(claims_end_at(hour) + 2)
-        await self._until("prize", paid, hour=hour)
 
     async def _claim(self, who: Participant) -> None:
         cold = self.keys[operator_of(who.name)]
@@ -228,6 +209,7 @@ class Swarm(RunningSwarm):
         updates = facts.updates(document)
         async with self.client(chain) as client:
             charts = {name: await client.chart(self.run, name) for name in facts.drawn(updates)}
+            lists = await LooksReader(chain, client, self.run).lists()
         agreed, info = await chain.terms(self.run), await chain.call(runs.run_info(self.run))
         return SwarmFacts(
             participants=self.participants,
@@ -245,7 +227,7 @@ class Swarm(RunningSwarm):
             run=self.run,
             seed=self.request.seed,
             restarts=self.supervisor.restarts,
-            looking=await facts.looking(chain, events, self.participants) if self.request.has_traps else (),
+            looking=facts.looking(lists, events, self.participants),
             comparison=comparison,
             charts=charts,
         )

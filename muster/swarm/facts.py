@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.chain.client import Chain
-from muster.contracts import runs, traps
+from muster.contracts import wages
 from muster.contracts.codec import Event
 from muster.contracts.court import CaseOpened, CaseResolved, VoteRevealed
 from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Fined, Registered
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
-from muster.contracts.traps import TrapFound
 from muster.errors import CheckError, StorageError
 from muster.protocol.kinds import reason_of, reason_of_flaw
+from muster.protocol.messages import LookList
 from muster.protocol.metric_names import HELD_OUT, LENGTH, LENGTH_ERROR, REWARD
 from muster.shardcast.format.store import verify_folder, version_path
 from muster.swarm.summary import CaseResult, Participant, Payment, StepMetrics
@@ -30,10 +29,10 @@ KINDS = (
     Fined,
     Refuted,
     Registered,
-    TrapFound,
     Voided,
     VoteRevealed,
     WorkCommitted,
+    wages.Claimed,
 )
 """Events that the summary reads."""
 
@@ -44,16 +43,33 @@ NOT_SERVED = "not served"
 """Root of files of a step that the origin no longer has."""
 
 
-async def looking(chain: Chain, events: Sequence[Event], participants: Sequence[Participant]) -> list[dict[str, Any]]:
-    """Return what looking brought each validator of a run with traps, by the contract's account of it."""
+def looking(
+    lists: Sequence[LookList], events: Sequence[Event], participants: Sequence[Participant]
+) -> list[dict[str, Any]]:
+    """Return what each validator looked at, earned and was paid, and how many of its rows were checked.
+
+    `lists`: of the trainer, in the order of their hours.
+    """
+    totals = {one.validator: one for shown in lists for one in shown.totals}
     rows = []
     for who in participants:
-        if who.role == "validator":
-            account = await chain.call(traps.account(who.node))
-            rejected = (await chain.call(runs.sealer_of(who.node))).rejected
-            found = sum(isinstance(one, TrapFound) and one.validator == who.node for one in events)
-            row = {"name": who.name, "honest": who.honest, "rejected": rejected, "excused": account.excused}
-            rows.append(row | {"found": found, "credit": account.credit, "paid": account.paid})
+        if who.role != "validator":
+            continue
+        looks = [one for shown in lists for one in shown.looks if one.validator == who.node]
+        checks = [one for shown in lists for one in shown.checks if one.validator == who.node]
+        total = totals.get(who.node)
+        row = {
+            "name": who.name,
+            "honest": who.honest,
+            "looked": len(looks),
+            "counted": sum(one.counted > 0 for one in looks),
+            "checked": len(checks),
+            "false": sum(one.outcome == "false" for one in checks),
+            "barred": total is not None and total.barred_until > 0,
+            "earned": 0 if total is None else total.total,
+            "paid": sum(one.amount for one in events if isinstance(one, wages.Claimed) and one.validator == who.node),
+        }
+        rows.append(row)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Open a run on chain: contracts, tokens, the run, its escrow, its nodes.
+"""Open a run on chain: contracts, tokens, the run, its escrow and wages, its nodes.
 
 Each step first checks whether it is done, so an interrupted owner repeats all of them. Transactions that a key had sent
 when its process died are in its journal (`muster.chain.sender`), and are awaited before any check.
@@ -19,7 +19,7 @@ from muster.chain.deploy import deploy, verify_deployment
 from muster.chain.keys import Signer
 from muster.chain.reads import find_deployment
 from muster.constants import TOKEN
-from muster.contracts import registry, run_terms, runs, token
+from muster.contracts import registry, run_terms, runs, token, wages
 from muster.contracts.registry import Role, Status
 from muster.contracts.run_terms import RunCreated
 from muster.contracts.runs import Funded
@@ -118,16 +118,31 @@ async def ensure_escrow(chain: Chain, run: int, new: NewRun, wei: int) -> int:
     """
     await chain.await_pending()
     there = await funded(chain, run)
-    owner, spender = chain.signer.address, chain.addresses.runs
+    missing = await _approve(chain, chain.addresses.runs, wei - there)
+    if missing:
+        await chain.send(runs.fund(run, run_hash(chain.signer.address, new.terms, new.keys), missing))
+        failpoint("owner.funded")
+    return there + missing
+
+
+async def ensure_wages(chain: Chain, run: int, wei: int) -> int:
+    """Add what the wages of a run lack of so many tokens, as far as the key that sends has them; return their sum."""
+    await chain.await_pending()
+    there = (await chain.call(wages.pot(run))).funded
+    missing = await _approve(chain, chain.addresses.wages, wei - there)
+    if missing:
+        await chain.send(wages.fund(run, missing))
+    return there + missing
+
+
+async def _approve(chain: Chain, spender: str, wei: int) -> int:
+    """Let a contract take so many tokens of the key that sends, as far as it has them; return how many."""
+    owner = chain.signer.address
     held, allowed = await chain.call_all([token.balance_of(owner), token.allowance(owner, spender)])
-    missing = min(wei - there, held)
-    if missing <= 0:
-        return there
+    missing = max(0, min(wei, held))
     if allowed < missing:
         await chain.send(token.approve(spender, missing))
-    await chain.send(runs.fund(run, run_hash(owner, new.terms, new.keys), missing))
-    failpoint("owner.funded")
-    return there + missing
+    return missing
 
 
 async def ensure_stock(chain: Chain) -> None:

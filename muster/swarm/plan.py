@@ -26,6 +26,8 @@ from muster.verification.profiles import profile_hash
 
 ESCROW: Final = 9_000 * TOKEN
 """The owner's deposit in the run; a faucet gives 10,000 tokens."""
+WAGES: Final = 900 * TOKEN
+"""What the owner sets aside for looks."""
 
 BUDGETS: Final = DIGITS.budgets
 GROUPS_PER_BATCH: Final = DIGITS.groups_per_batch
@@ -37,9 +39,6 @@ LOCAL_TERMS: Final[Mapping[str, Any]] = {
     "classes": (WorkClass(10_000, BUDGETS),),
 }
 """The owner's choices of a local run: small groups, seconds for case deadlines, a stake that hurts to lose."""
-
-TRAP_PRIZE: Final = 10
-"""In pay: the most that a run may give which needs two acceptances and plants one trap in 20 commitments."""
 
 MODEL_SECONDS: Final = 300
 """Longest time that making or fetching the model takes."""
@@ -54,8 +53,6 @@ LASTING_SHARE: Final = 0.8
 """Of the commitments that its workers may make in an hour, the share that its steps use up: one worker may rest."""
 LASTING_DEMAND: Final = 1
 """Batches that may wait for its trainer: with two, a sixth of the work grew too old to be used."""
-LASTING_TRAPS: Final = 500, 200
-"""Epochs of its traps, and steps of each: about an hour."""
 LASTING_KEPT_HOURS: Final = 6.0
 """For which it keeps old steps. Its validators judge within minutes, and a week of steps would fill a disk."""
 
@@ -116,10 +113,6 @@ class SwarmRequest:
         return self.scenario.groups_per_commitment
 
     @property
-    def has_traps(self) -> bool:
-        return "trap_every" in self.scenario.terms
-
-    @property
     def files_per_batch(self) -> int:
         return self.scenario.groups_per_batch // self.groups_per_commitment
 
@@ -139,11 +132,6 @@ class LocalSwarm(LocalRun):
     @property
     def tasks(self) -> Path:
         return self.folder / "tasks"
-
-    @property
-    def trap_masters(self) -> Path:
-        """Return the owner's secret file by which traps are picked."""
-        return self.folder / "keys" / "trap-masters"
 
     @property
     def shards(self) -> Path:
@@ -172,10 +160,6 @@ def local_terms(request: SwarmRequest) -> dict[str, Any]:
     if request.lasting:
         interval = step_interval(request.workers, request.files_per_batch, chosen["commitments_per_hour"])
         chosen |= {"pay": LASTING_PAY, "min_step_interval": interval}
-    if request.has_traps:
-        # A demo's first epoch ends so early that its trainer, which shows its master, publishes steps enough after it.
-        epochs, steps = LASTING_TRAPS if request.lasting else (2, max(1, request.steps - chosen["async_level"] - 2))
-        chosen |= {"trap_epochs": epochs, "trap_epoch_steps": steps, "trap_prize": TRAP_PRIZE * chosen["pay"]}
     return chosen
 
 
@@ -197,7 +181,6 @@ def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
                 "trainer.max_steps": request.steps,
                 "trainer.batch_groups": request.scenario.groups_per_batch,
                 "trainer.max_files": request.files_per_batch,
-                **({"trainer.trap_masters": local.trap_masters} if request.has_traps else {}),
                 **{f"trainer.{name}": value for name, value in request.scenario.trainer.items()},
                 "shardcast.dir": local.shards,
                 **kept,
@@ -214,7 +197,6 @@ def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
                 "orchestrator.batch_groups": request.scenario.groups_per_batch,
                 "orchestrator.demand_batches": LASTING_DEMAND if request.lasting else request.scenario.demand_batches,
                 "shardcast.relays": relay_urls(request),
-                **({"orchestrator.trap_masters": local.trap_masters} if request.has_traps else {}),
             }
         case "origin":
             return {"shardcast.role": "origin", "shardcast.port": ports.origin, "shardcast.dir": local.shards}

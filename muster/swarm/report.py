@@ -85,13 +85,15 @@ TABLES: Final[dict[str, tuple[str, dict[str, Callable[[Row], object]]]]] = {
             "paid": lambda row: Tokens(row["paid"]),
         },
     ),
-    "Traps": (
+    "Looks": (
         "looking",
         {
-            "validator": lambda row: row["name"] if row["honest"] else f"{row['name']}, does not look",
-            "rejected": lambda row: row["rejected"],
-            "traps found": lambda row: row["found"],
-            "prizes": lambda row: Tokens(row["credit"]),
+            "validator": lambda row: row["name"] if row["honest"] else f"{row['name']}, invents",
+            "looked at": lambda row: row["looked"],
+            "counted": lambda row: row["counted"],
+            "rows checked": lambda row: row["checked"],
+            "false": lambda row: f"{row['false']}, counts no more" if row["barred"] else row["false"],
+            "earned": lambda row: Tokens(row["earned"]),
             "paid": lambda row: Tokens(row["paid"]),
         },
     ),
@@ -126,16 +128,11 @@ def table_of(summary: Row, title: str) -> tuple[list[str], Rows, list[str]]:
     return list(columns), cells, ["n" if i and all(map(str.isdigit, column)) else "" for i, column in enumerate(texts)]
 
 
-def titles(summary: Row) -> list[str]:
-    """Return the titles of the tables of a summary: that of traps only where a run has them."""
-    return [title for title in TABLES if title != "Traps" or summary["looking"]]
-
-
 def terminal_summary(summary: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text(lead(summary), style="bold"), Text()]
     if summary["comparison"] is not None:
         parts[1:] = [Text(comparison_sentence(summary["comparison"]), style="bold"), Text()]
-    for title in titles(summary):
+    for title in TABLES:
         heads, rows, classes = table_of(summary, title)
         table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
         for head, kind in zip(heads, classes, strict=True):
@@ -159,7 +156,7 @@ def html(summary: Mapping[str, Any], facts: SwarmFacts) -> str:
             charts={name: b64encode(svg.encode()).decode() for name, svg in facts.charts.items()},
             comparison=comparison,
             gain="" if comparison is None else comparison_sentence(comparison),
-            tables={title: table_of(summary, title) for title in titles(summary)},
+            tables={title: table_of(summary, title) for title in TABLES},
             checkpoints=checkpoint_sentence(summary),
         )
     )

@@ -41,7 +41,7 @@ class Scenario:
     cheaters: int = 1
     """Workers that cheat, by default."""
     lazy: bool = False
-    """Whether one of the validators accepts everything without a look."""
+    """Whether one of the validators accepts everything, with invented numbers in place of a look."""
     answers: int = 0
     """Sampled answers to each held-out task, by the first and by the last model; 0: the two are not compared."""
     quiet_seconds: float = 900.0
@@ -116,25 +116,18 @@ LANGUAGE: Final = Scenario(
 )
 """Small sums, half of them in stories: of SmolLM2-135M's sampled answers one in fifteen is right before training."""
 
-TRAPS: Final = replace(
+LAZY: Final = replace(
     DIGITS,
-    name="traps",
-    groups_per_batch=20,
-    groups_per_commitment=1,  # one commitment in 20 is a trap, at most: so there are enough of them in a few steps
+    name="lazy",
     steps=8,
-    title="Sorting digits, with traps",
-    about="All workers are honest, and plant false rows where the owner's lottery says so.\n"
-    "Validators that look find them and are paid; one accepts everything without a look.",
+    title="Sorting digits, with a lazy validator",
+    about="All workers are honest. One validator accepts everything, and invents the numbers of its looks.\n"
+    "The trainer checks some rows, finds it, and counts it no more.",
     cheaters=0,
     lazy=True,
-    terms={
-        "async_level": 1,
-        "min_step_interval": 5,  # by which the turns of those that are not called come: the lazy one is always fast
-        "trap_every": 20,
-    },
     trainer={"eval_tasks": 64, "eval_every": 4},
 )
-"""The digits with traps, in one hour: the clock is moved only once all work is committed."""
+"""The digits, in a few steps: a false row of each of two workers is enough."""
 
 TOOLS: Final = Scenario(
     name="tools",
@@ -154,7 +147,7 @@ TOOLS: Final = Scenario(
     trainer={"length_weight": 0.0},
 )
 
-SCENARIOS: Final[Mapping[str, Scenario]] = {one.name: one for one in (DIGITS, LANGUAGE, TOOLS, TRAPS)}
+SCENARIOS: Final[Mapping[str, Scenario]] = {one.name: one for one in (DIGITS, LANGUAGE, LAZY, TOOLS)}
 
 OWN_EVAL_TASKS: Final = 64
 """Most held-out tasks of an owner's set that a demo measures."""

@@ -15,11 +15,9 @@ from pathlib import Path
 from muster.authoring.tasks.generated import make_task_set
 from muster.chain.client import Chain
 from muster.chain.keys import Signer, load_raw_key, write_secret
-from muster.chain.masters_file import write_masters
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import token
 from muster.errors import UsageError
-from muster.grading.masters import Masters
 from muster.models.files import FIXED_FILES, context_of, model_hash, tokenizer_hash
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.terms import Terms, check_context
@@ -32,8 +30,9 @@ from muster.swarm.opening import (
     ensure_run,
     ensure_stock,
     ensure_tokens,
+    ensure_wages,
 )
-from muster.swarm.plan import ESCROW, SwarmRequest, local_terms, settings_of
+from muster.swarm.plan import ESCROW, WAGES, SwarmRequest, local_terms, settings_of
 from muster.swarm.running import RunningSwarm
 from muster.tasksets.taskset import TaskSet
 
@@ -118,7 +117,7 @@ def write_settings(request: SwarmRequest, run: int, names: Sequence[str]) -> Non
 
 
 async def draw_tokens(request: SwarmRequest, keys: Mapping[str, Signer]) -> None:
-    """Draw tokens from the faucet: operators deposit theirs in the Registry, the owner approves Runs for the escrow."""
+    """Draw tokens from the faucet: operators deposit theirs in the Registry, the owner approves escrow and wages."""
 
     async def operator(name: str) -> None:
         async with await Chain.connect(request.local.chain, keys[name]) as chain:
@@ -126,7 +125,11 @@ async def draw_tokens(request: SwarmRequest, keys: Mapping[str, Signer]) -> None
 
     async def owner() -> None:
         async with await Chain.connect(request.local.chain, keys["owner"]) as chain:
-            await asyncio.gather(ensure_tokens(chain, ESCROW), chain.send(token.approve(chain.addresses.runs, ESCROW)))
+            await asyncio.gather(
+                ensure_tokens(chain, ESCROW + WAGES),
+                chain.send(token.approve(chain.addresses.runs, ESCROW)),
+                chain.send(token.approve(chain.addresses.wages, WAGES)),
+            )
 
     await asyncio.gather(owner(), *(operator(operator_of(node.name)) for node in request.local.nodes))
 
@@ -134,10 +137,6 @@ async def draw_tokens(request: SwarmRequest, keys: Mapping[str, Signer]) -> None
 async def open_run(swarm: RunningSwarm, request: SwarmRequest, task_set: TaskSet) -> None:
     """Create and fund the run, and register every node."""
     keys, model, chosen = swarm.keys, request.local.model, local_terms(request)
-    if request.has_traps:
-        masters = Masters.make(chosen["trap_epochs"])
-        write_masters(request.local.trap_masters, masters)
-        chosen["trap_tip"] = masters.tip
     agreed = Terms(
         **chosen,
         task_count=task_set.size,
@@ -151,4 +150,6 @@ async def open_run(swarm: RunningSwarm, request: SwarmRequest, task_set: TaskSet
         first = Keys(keys["trainer"].address, keys["orchestrator"].address, ZERO_ADDRESS)
         new = NewRun(agreed, first)
         swarm.run = await ensure_run(chain, new)
-        await asyncio.gather(ensure_escrow(chain, swarm.run, new, ESCROW), swarm.register())
+        await asyncio.gather(
+            ensure_escrow(chain, swarm.run, new, ESCROW), ensure_wages(chain, swarm.run, WAGES), swarm.register()
+        )

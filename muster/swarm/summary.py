@@ -94,7 +94,7 @@ class SwarmFacts:
     seed: int = 0
     restarts: Mapping[str, int] = field(default_factory=dict)
     looking: Sequence[Mapping[str, Any]] = ()
-    """What it brought each validator of a run with traps."""
+    """What it brought each validator."""
     comparison: Mapping[str, Any] | None = None
     """The first model and the last one on held-out tasks: `muster.swarm.comparison`."""
     charts: Mapping[str, str] = field(default_factory=dict)
@@ -103,13 +103,14 @@ class SwarmFacts:
 
 def summarise(facts: SwarmFacts) -> dict[str, Any]:
     """Return the document that `muster swarm demo --json` prints."""
-    # 1. The updates in order, and the books of both contracts.
+    # 1. The updates in order, and the books of the contracts.
     updates = sorted(facts.updates, key=lambda update: update.step)
     trained = [update for update in updates if update.step > 0]
     held = facts.solvency
     contracts = (
         ("Registry", held.registry_tokens, held.registry_books),
         ("Runs", held.runs_tokens, held.runs_books),
+        ("Wages", held.wages_tokens, held.wages_books),
     )
     # 2. The document: what was trained, by whom, who was slashed and paid, whether books and checkpoints agree.
     return {
@@ -133,8 +134,8 @@ def summarise(facts: SwarmFacts) -> dict[str, Any]:
         "voided": sum(one.amount for one in facts.settled if one.voided),
         "escrow_kept": facts.escrow_kept,
         "solvent": held.solvent,
-        "balances": held.registry_tokens + held.runs_tokens,
-        "owed": held.registry_books + held.runs_books,
+        "balances": sum(tokens for _, tokens, _ in contracts),
+        "owed": sum(books for _, _, books in contracts),
         "contracts": [{"contract": name, "balance": tokens, "owed": books} for name, tokens, books in contracts],
         "checkpoints": list(facts.checkpoints),
         "restarts": dict(facts.restarts),
@@ -164,12 +165,15 @@ def problems(summary: Mapping[str, Any], steps: int) -> list[str]:
             paid_out, due, voided = (Tokens(row[name]) for name in ("paid", "committed", "voided"))
             found.append(f"{row['name']} was paid {paid_out} for {due} less {voided} voided")
     for row in summary["looking"]:
-        if row["honest"] and row["rejected"] != row["excused"]:
-            found.append(f"{row['rejected'] - row['excused']} rejections by {row['name']}, who looks, were not right")
-        if not row["honest"] and row["credit"]:
-            found.append(f"{row['name']} does not look, and earned {Tokens(row['credit'])} by traps")
-    if summary["looking"] and not any(row["paid"] for row in summary["looking"] if row["honest"]):
-        found.append("no validator that looks was paid for a trap")
+        name = row["name"]
+        if row["honest"] and row["false"]:
+            found.append(f"{row['false']} rows of {name}, who looks, were called false")
+        if row["honest"] and not row["paid"] == row["earned"] > 0:
+            found.append(f"{name} looks, earned {Tokens(row['earned'])} and was paid {Tokens(row['paid'])}")
+        if not row["honest"] and not row["barred"]:
+            found.append(f"{name} invents its looks and was not found")
+        if not row["honest"] and row["earned"]:
+            found.append(f"{name} invents its looks and earned {Tokens(row['earned'])}")
     if not summary["solvent"]:
         found.append(f"the contracts hold {Tokens(summary['balances'])} and owe {Tokens(summary['owed'])}")
     wrong = [row["step"] for row in summary["checkpoints"] if row["root_on_chain"] != row["root_of_files"]]

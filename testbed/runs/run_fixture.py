@@ -31,7 +31,6 @@ from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.hashes import hash_bytes, keccak
 from muster.protocol.keys import ZERO_ADDRESS
 from muster.protocol.messages import Verdict
-from muster.protocol.terms import NO_HASH
 from muster.settings.schema import ChainSettings
 from orchestrator.database import Database
 from testbed.chain.anvil import Anvil, free_port
@@ -172,7 +171,7 @@ class RunFixture:
         """Seal an hour. `chain`: as the validator acts on it."""
         joined = (await chain.call(registry.node(chain.signer.address))).registered_at // HOUR_SECONDS
         link = link_of(self.links(validator)[0], joined, hour)
-        return await chain.send(runs.seal(self.run, hour, vouched, NO_HASH, link))
+        return await chain.send(runs.seal(self.run, hour, vouched, link))
 
     def verdict(self, validator: str, worker: str, index: int, root: str, file_hash: str, **changes: Any) -> Verdict:
         """Return a signed verdict; accepting unless `changes` say otherwise."""

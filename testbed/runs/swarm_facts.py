@@ -27,9 +27,9 @@ def votes(guilty: int, not_guilty: int) -> dict[str, int]:
 
 
 def looked(**changes: object) -> dict[str, Any]:
-    """Return what looking brought a validator that found two traps, one of them without being called."""
-    row = {"name": "validator-1", "honest": True, "rejected": 2, "excused": 2, "found": 1, "credit": PAY, "paid": PAY}
-    return row | changes
+    """Return what looking brought a validator of whose three looks two were counted."""
+    row = {"name": "validator-1", "honest": True, "looked": 3, "counted": 2, "checked": 1, "false": 0, "barred": False}
+    return row | {"earned": PAY, "paid": PAY} | changes
 
 
 def facts(**changes: object) -> SwarmFacts:
@@ -52,11 +52,12 @@ def facts(**changes: object) -> SwarmFacts:
             HONEST: {"accepted": 3, "rejected": {}, "used": 2},
             CHEAT: {"accepted": 0, "rejected": {"activation_mismatch": 2}, "used": 0},
         },
-        "solvency": Solvency(500, 500, 1_000, 990),
+        "solvency": Solvency(500, 500, 1_000, 990, 30, 20),
         "checkpoints": [published(0, "0x01", "0x01"), published(1, "0x02", "0x02")],
         "wall_seconds": 123.456,
         "stage_seconds": {"prepare": 10.04, "train": 100.0},
         "escrow_kept": 2 * PAY,
+        "looking": [looked()],
         "charts": {name: f'<svg width="640" height="280"><title>{name}</title></svg>' for name in ("reward", "length")},
     }
     return SwarmFacts(**(values | changes))  # type: ignore[arg-type]

@@ -206,7 +206,6 @@ def opened(
     demand_batches: int = 100,
     seed: str = "nodes",
     by_the_clock: bool = True,
-    trap_masters: Path | None = None,
     **terms: Any,
 ) -> Iterator[World]:
     """Yield a world whose first steps are published; `terms` as in `ModelRun.open`.
@@ -224,7 +223,6 @@ def opened(
     with Server(folder / "origin", run=run_fixture.run, role="origin", dir=folder / "published") as origin:
         relays = [origin.url]
         offered = {"run_folder": folder / "run", "demand_batches": demand_batches, "shardcast.relays": relays}
-        offered |= {"trap_masters": trap_masters} if trap_masters else {}
         with Orchestrator(run_fixture, folder / "orchestrator", **offered) as orchestrator:
             yield World(run_fixture, orchestrator, origin)
 

@@ -46,7 +46,7 @@ LONGEST: Final = (
     ENGINE,
     "tests/integration/test_demo.py",
     "tests/integration/test_printed.py",
-    "tests/integration/test_demo_traps.py",
+    "tests/integration/test_demo_looks.py",
     "tests/integration/test_chain_lost.py",
     "tests/integration/test_tools_swarm.py",
     "tests/integration/test_demo_own_tasks.py",

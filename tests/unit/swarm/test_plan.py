@@ -32,7 +32,7 @@ from muster.swarm.plan import (
     relay_urls,
     settings_of,
 )
-from muster.swarm.scenarios import DIGITS, LANGUAGE, SCENARIOS, TRAPS, Scenario, own_scenario
+from muster.swarm.scenarios import DIGITS, LANGUAGE, LAZY, SCENARIOS, Scenario, own_scenario
 from muster.swarm.stage import (
     MARKER,
     SERVICES,
@@ -46,7 +46,6 @@ from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import profile_hash
 from testbed.samples.terms import terms_of
 from trainer.checkpoint import CheckpointStore
-from trainer.traps import epochs_needed, epochs_quiet
 
 
 @pytest.fixture
@@ -257,29 +256,27 @@ def test_every_scenario_has_tasks_enough_and_prompts_that_fit(scenario: Scenario
     assert scenario.groups_per_batch % scenario.groups_per_commitment == 0
 
 
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
 @pytest.mark.parametrize("lasting", [False, True])
-def test_run_with_traps_has_terms_that_the_chain_takes(request_: SwarmRequest, lasting: bool) -> None:
-    request = replace(request_, scenario=TRAPS, steps=TRAPS.steps, lasting=lasting)
-    terms = terms_of(**local_terms(request), trap_tip=b"\x08" * 32)
+def test_every_scenario_pays_looks_and_has_terms_that_the_chain_takes(
+    request_: SwarmRequest, scenario: Scenario, lasting: bool
+) -> None:
+    terms = terms_of(**local_terms(replace(request_, scenario=scenario, lasting=lasting)))
     check_bounds(terms, CHAIN_ANVIL)
-    shown = epochs_quiet(terms, TRAPS.steps + 1)
-    assert lasting or (shown, epochs_needed(terms, TRAPS.steps + 1)) == (1, 0), "in time, and not for the next step"
+    assert (terms.accepts_required, terms.wage_bps, terms.look_rows) == (2, 625, 12)
 
 
-def test_run_with_traps_has_one_lazy_validator_and_its_masters(request_: SwarmRequest) -> None:
-    request = replace(request_, scenario=TRAPS, cheaters=0)
-    assert [(one.name, one.honest) for one in request.local.nodes if one.role == "validator"] == [
+def test_lazy_scenario_has_one_lazy_validator_and_no_cheater(request_: SwarmRequest) -> None:
+    request = replace(request_, scenario=LAZY, cheaters=LAZY.cheaters)
+    assert [(one.name, one.honest) for one in request.local.nodes] == [
         *((f"validator-{i}", True) for i in (1, 2, 3)),
         ("lazy", False),
+        *((f"worker-{i}", True) for i in (1, 2)),
     ]
     assert "adversary.lazy" in request.local.process("lazy").command
     write_settings(request, 3, names(request))
-    trainer, orchestrator, lazy = (
-        load_settings(request.local.config(one)) for one in ("trainer", "orchestrator", "lazy")
-    )
-    assert trainer.trainer.trap_masters == orchestrator.orchestrator.trap_masters == request.local.trap_masters
+    lazy = load_settings(request.local.config("lazy"))
     assert lazy.validator.state_dir == request.local.state("lazy")
-    assert lazy.trainer.trap_masters is None
 
 
 def test_toml_keeps_its_values(tmp_path: Path) -> None:

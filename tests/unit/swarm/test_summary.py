@@ -11,10 +11,13 @@ import pytest
 from rich.console import Console
 
 from muster.chain.types import Solvency
+from muster.contracts.codec import Place
+from muster.contracts.wages import Claimed
+from muster.protocol.messages import CheckedRow, ListedLook, LookList, ValidatorTotal
 from muster.protocol.metric_names import CALLS
 from muster.runtime.units import Tokens
-from muster.swarm.facts import drawn
-from muster.swarm.report import html, lead, side_by_side, terminal_summary
+from muster.swarm.facts import drawn, looking
+from muster.swarm.report import html, lead, side_by_side, table_of, terminal_summary
 from muster.swarm.summary import (
     CaseResult,
     Participant,
@@ -96,18 +99,19 @@ DOCUMENT = {
     "voided": 2 * PAY,
     "escrow_kept": 2 * PAY,
     "solvent": True,
-    "balances": 1_500,
-    "owed": 1_490,
+    "balances": 1_530,
+    "owed": 1_510,
     "contracts": [
         {"contract": "Registry", "balance": 500, "owed": 500},
         {"contract": "Runs", "balance": 1_000, "owed": 990},
+        {"contract": "Wages", "balance": 30, "owed": 20},
     ],
     "checkpoints": [
         {"step": 0, "root_on_chain": "0x01", "root_of_files": "0x01"},
         {"step": 1, "root_on_chain": "0x02", "root_of_files": "0x02"},
     ],
     "restarts": {},
-    "looking": [],
+    "looking": [looked()],
     "comparison": None,
 }
 """The summary of `facts()`."""
@@ -147,23 +151,51 @@ def test_problems_name_each_violation(changes: dict, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "sentence"),
+    ("row", "sentence"),
     [
-        ([looked(paid=0)], "no validator that looks was paid for a trap"),
-        ([looked(honest=False)], f"validator-1 does not look, and earned {Tokens(PAY)} by traps"),
-        ([looked(), looked(excused=1)], "1 rejections by validator-1, who looks, were not right"),
+        (looked(paid=0), f"validator-1 looks, earned {Tokens(PAY)} and was paid 0 MUST"),
+        (looked(earned=0, paid=0), "validator-1 looks, earned 0 MUST and was paid 0 MUST"),
+        (looked(false=1), "1 rows of validator-1, who looks, were called false"),
+        (looked(honest=False, barred=True), f"validator-1 invents its looks and earned {Tokens(PAY)}"),
+        (looked(honest=False, earned=0, paid=0), "validator-1 invents its looks and was not found"),
     ],
 )
-def test_problems_of_a_run_with_traps(rows: list[dict[str, Any]], sentence: str) -> None:
-    lazy = looked(name="lazy", honest=False, rejected=0, excused=0, found=0, credit=0, paid=0)
+def test_problems_name_who_looked_in_vain_and_who_did_not_look(row: dict[str, Any], sentence: str) -> None:
+    lazy = looked(name="lazy", honest=False, counted=0, false=2, barred=True, earned=0, paid=0)
     assert problems(summarise(facts(looking=[looked(), lazy])), steps=2) == []
-    assert sentence in problems(summarise(facts(looking=rows)), steps=2)
+    assert problems(summarise(facts(looking=[row])), steps=2) == [sentence]
 
 
-def test_only_a_run_with_traps_has_their_table() -> None:
-    given = facts(looking=[looked(name="lazy", honest=False)])
-    assert "lazy, does not look" in html(summarise(given), given)
-    assert "<h2>Traps</h2>" not in html(summarise(facts()), facts())
+def test_report_says_who_looked_and_who_counts_no_more() -> None:
+    lazy = looked(name="lazy", honest=False, counted=0, checked=5, false=2, barred=True, earned=0, paid=0)
+    heads, rows, _ = table_of(summarise(facts(looking=[looked(), lazy])), "Looks")
+    assert heads == ["validator", "looked at", "counted", "rows checked", "false", "earned", "paid"]
+    assert rows == [
+        ("validator-1", "3", "2", "1", "0", "2 MUST", "2 MUST"),
+        ("lazy, invents", "3", "0", "5", "2, counts no more", "0 MUST", "0 MUST"),
+    ]
+
+
+def test_looks_are_what_the_lists_say_and_pay_what_the_chain_says() -> None:
+    def look(index: int, counted: int) -> ListedLook:
+        about = {"validator": JUDGE, "node": HONEST, "index": index, "root": "0x" + "01" * 32, "came": 5}
+        return ListedLook(**about, accepted=True, counted=counted, why=None if counted else "late")
+
+    check = {"validator": JUDGE, "node": HONEST, "index": 0, "root": "0x" + "01" * 32, "position": 3}
+    lists = [
+        LookList(
+            run=1,
+            hour=hour,
+            looks=[look(2 * hour, 0), look(2 * hour + 1, 7)],
+            checks=[CheckedRow(**check, outcome="true")],
+            totals=[ValidatorTotal(validator=JUDGE, total=7 * (hour + 1))],
+        )
+        for hour in (0, 1)
+    ]
+    claimed = [Claimed(Place(1, bytes(32), bytes(32), 0), 1, validator, 9) for validator in (JUDGE, HONEST)]
+    assert looking(lists, claimed, facts().participants) == [
+        looked(looked=4, counted=2, checked=2, earned=14, paid=9),
+    ]
 
 
 def test_an_honest_node_that_was_slashed_is_a_problem() -> None:
