@@ -8,6 +8,7 @@ contracts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import comb
 from typing import Final
 
 from muster.constants import BASIS_POINTS, TOKEN, UNSEALED_WINDOW_HOURS, WINDOW_HOURS
@@ -54,6 +55,55 @@ class Incentives:
         chance × burned, the pay that a conviction voids not counted.
         """
         return saved * self.pay / self.burned
+
+
+REPLAY_SHARE: Final = 4 / 9
+"""What a replay of a row costs, as a share of what its worker is paid for it: generating costs half of the pay, and
+replaying 24 of 128 rows a sixth of that (`validate_over_generate`, docs/change/benchmarks.md)."""
+SEAL_GAS: Final = 81_000
+GAS_PRICE: Final = 30_000_000_000
+"""Token wei for a unit of gas: 0.01 gwei, 3,000 dollars for an ether, a dollar for a token."""
+YEARLY: Final = 0.05
+"""What a stake would earn elsewhere in a year, as a share of it."""
+
+
+@dataclass(frozen=True)
+class Looking:
+    """What looks at work of one class cost and bring, in shares of the pay of a commitment."""
+
+    cost: float
+    """Of one look, to its validator."""
+    wage: float
+    """Of one look."""
+    looks: int
+    """At each commitment."""
+    day: float
+    """What a validator's seals and stake cost in a day, however little there is to look at."""
+
+    @classmethod
+    def of(cls, terms: Terms, work_class: int) -> Looking:
+        """Return those of a run's terms, a node's first commitments not counted."""
+        day = 24 * SEAL_GAS * GAS_PRICE + terms.validator_stake * YEARLY / 365
+        cost = REPLAY_SHARE * terms.look_rows / terms.positions
+        return cls(cost, terms.wage_bps / BASIS_POINTS, terms.accepts_required, day / terms.pay_of(work_class))
+
+    @property
+    def owner_share(self) -> float:
+        """Return what the owner pays for looks, beside the pay."""
+        return self.looks * self.wage
+
+    def income(self, validators: int, hourly: float) -> float:
+        """Return what one of so many validators is left with in a day, of so many commitments an hour in all."""
+        return 24 * hourly * self.looks / validators * (self.wage - self.cost) - self.day
+
+    def least_rate(self, validators: int) -> float | None:
+        """Return the commitments an hour below which it earns nothing; None where it never earns anything."""
+        margin = self.income(validators, 1) + self.day
+        return self.day / margin if margin > 0 else None
+
+    def alone(self, friends: int, validators: int) -> float:
+        """Return the share of the work at which only so many friends of all validators look."""
+        return comb(friends, self.looks) / comb(validators, self.looks)
 
 
 @dataclass(frozen=True)

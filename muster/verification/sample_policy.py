@@ -33,3 +33,17 @@ def detection(positions: int, false: int, sample: int, per_row: float = 1.0) -> 
 def detection_over(chances: Iterable[float]) -> float:
     """Return the probability that at least one of several commitments is caught, each with its own probability."""
     return 1 - math.prod(1 - chance for chance in chances)
+
+
+def seen(positions: int, false: int, *, shared: int, own: int, looks: int, per_row: float = 1.0) -> float:
+    """Return the probability that at least one of several looks at a commitment shows a false row.
+
+    Each look replays `shared` rows that all replay, and `own` others that are drawn for it alone. The rest as in
+    `detection`. A shared row counts once: who replays it again sees the same.
+    """
+    unseen = 0.0
+    for some in range(min(false, shared) + 1):
+        drawn = math.comb(false, some) * math.comb(positions - false, shared - some) / math.comb(positions, shared)
+        alone = 1 - detection(positions - shared, false - some, own, per_row)
+        unseen += drawn * (1 - per_row) ** some * alone**looks
+    return 1 - unseen

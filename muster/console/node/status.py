@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from muster.chain.client import Chain
 from muster.chain.gas import GasBalance
+from muster.clients.looks import LooksReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.console.node.nodes import not_joined
 from muster.console.session import Session
@@ -20,9 +21,10 @@ from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Node, Role, Status
 from muster.contracts.runs import HourSealed, RunState, Work
 from muster.errors import MusterError
+from muster.protocol.incentives import Looking
+from muster.protocol.looks import FIRST_COMMITMENTS
 from muster.protocol.messages import NodeReport, Verdict
 from muster.protocol.terms import Terms
-from muster.protocol.traps import fine
 from muster.runtime.units import Duration, Ether, Moment, Tokens
 
 LAST_VERDICTS: Final = 5
@@ -114,9 +116,11 @@ class NodeReader:
             common = await common_status(chain, state)
             if state.node.role == Role.WORKER:
                 return common | await worker_status(chain, state, run)
-            return common | await self._validator_status(chain, state, run)
+            return common | await self._validator_status(session, chain, state, run)
 
-    async def _validator_status(self, chain: Chain, state: NodeReading, run: RunState) -> dict[str, Any]:
+    async def _validator_status(
+        self, session: Session, chain: Chain, state: NodeReading, run: RunState
+    ) -> dict[str, Any]:
         await self._follow(chain)
         terms = await chain.terms(state.node.run)
         income = validator_income(terms, run.validators - 1)
@@ -130,7 +134,17 @@ class NodeReader:
             "cases_won": sum(self._resolved.values()),
             "hours_sealed": len(self._sealed),
             "last_sealed_hour": max(self._sealed, default=None),
+            **await self._wages(session, chain, state.node.run),
         }
+
+    async def _wages(self, session: Session, chain: Chain, run: int) -> dict[str, Any]:
+        """Return what the trainer's lists say of its looks; nothing, with a note, where they cannot be read."""
+        try:
+            async with session.orchestrator(chain) as client, asyncio.timeout(REPORT_SECONDS):
+                return await wage_status(LooksReader(chain, client, run), self.address)
+        except (MusterError, TimeoutError) as error:
+            session.note(f"what its looks earned is not known: {error or 'no answer'}")
+            return {}
 
     async def _follow(self, chain: Chain) -> None:
         """Read the events since the last time; some blocks again, which a reorg may have replaced."""
@@ -212,26 +226,26 @@ def validator_income(terms: Terms, judges: int) -> dict[str, str]:
     most = (terms.case_fee + (judges - majority) * terms.jury_deposit) // majority
     bounty = terms.validator_stake * terms.slash_bps * terms.bounty_bps // BASIS_POINTS**2
     judging = f"{Tokens(least)} to {Tokens(most)} for each case that it judges with the majority"
-    earns = (
-        f"nothing without cheating; {Tokens(terms.bounty)} for each worker whose conviction it brings about "
-        f"({Tokens(bounty)} for a validator), {judging}; inspecting and sealing earn nothing"
-    )
-    fined = ""
-    if terms.has_traps:
-        earns = (
-            f"{Tokens(terms.trap_prize)} for each trap that it finds where it is called or stands by, less for each "
-            "hour of the day before that it did not seal in time: about one commitment in "
-            f"{terms.trap_every} is one; an equal share of {Tokens(terms.bounty)} for each worker that is convicted of "
-            f"work which it had rejected ({Tokens(bounty)} for a validator that it accuses), {judging}"
-        )
-        fined = f"{Tokens(fine(terms))} of its prizes for each rejection of true work; "
+    looks = looks_income(terms, judges + 1) if terms.wage_bps else "looks are unpaid"
+    slashed = terms.validator_stake * terms.slash_bps // BASIS_POINTS
     return {
-        "earns": earns,
-        "can lose": fined
-        + (
-            f"{Tokens(terms.validator_stake * terms.slash_bps // BASIS_POINTS)} of the stake by a conviction; "
-            f"{Tokens(terms.case_fee)} by a case that it opens and loses; {Tokens(terms.jury_deposit)} by a vote that "
-            "most of the jury does not share, and as much of the stake for each day on which it shows no vote, with "
-            "its seat after the third in a row"
-        ),
+        "earns": f"{looks}; {Tokens(terms.bounty)} for each worker whose conviction it brings about ({Tokens(bounty)} "
+        f"for a validator), {judging}",
+        "can lose": f"{Tokens(slashed)} of the stake by a conviction; {Tokens(terms.case_fee)} by a case that it opens "
+        f"and loses; {Tokens(terms.jury_deposit)} by a vote that most of the jury does not share, and as much of the "
+        "stake for each day on which it shows no vote, with its seat after the third in a row",
     }
+
+
+def looks_income(terms: Terms, validators: int) -> str:
+    """Return what one of so many validators earns by looks: the wage, and from how much work on it is left with it."""
+    rate = Looking.of(terms, 0).least_rate(validators)
+    enough = "less than looks cost" if rate is None else f"more than it costs from {rate:,.1f} commitments an hour on"
+    return (
+        f"{Tokens(terms.wage_of(0))} for each look that counts, twice that for a node's first {FIRST_COMMITMENTS} "
+        f"commitments: with {validators} validators and {terms.accepts_required} looks at a commitment {enough}"
+    )
+
+
+async def wage_status(reader: LooksReader, validator: str) -> dict[str, Any]:
+    """Return what the trainer's lists say of a validator's looks, and what the chain has paid."""

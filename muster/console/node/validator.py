@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -14,16 +14,18 @@ from muster.console.node.nodes import GAS_DAYS, CheckOption, GasOption, NodeOpti
 from muster.console.node.watching import status
 from muster.console.session import Session, as_table
 from muster.contracts.registry import Role
-from muster.settings.schema import ValidatorSettings
-from muster.verification.sample_policy import OWN, detection, detection_over, false_rows, sample_size
+from muster.protocol.looks import FIRST_COMMITMENTS
+from muster.protocol.terms import LOOK_ROWS
+from muster.verification.sample_policy import detection_over, false_rows, seen
 
 app = typer.Typer()
 
-_POLICY: Final = OWN | {"suspect_factor"}
-"""The settings that say how many rows are replayed."""
-
-FALSE_SHARES: Final = (1.0, 0.1, 0.01)
+FALSE_SHARES: Final = (0.01, 0.05, 0.1)
 """Shares of false rows in the work of the cheater of `muster validator policy`; at least one row."""
+BEFORE_LOOKS: Final = 4
+BEFORE_ROWS: Final = 24
+BEFORE_SHARED: Final = 8
+"""Of a run in which each of four validators looked at every commitment."""
 
 
 @command(app, "join", operator=True)
@@ -62,65 +64,50 @@ def verify(
     session.become("validator", "verify", commitment, *(["--json"] if session.options.json else []))
 
 
-@command(app, "policy", of_node=True)
+@command(app, "policy")
 def policy(
     session: Session,
     rows: Annotated[int, typer.Option(min=1, help="Rows of a commitment: `muster run show` has those of a run.")] = 128,
+    look_rows: Annotated[int, typer.Option("--look-rows", min=1, help="Rows that a look replays.")] = LOOK_ROWS,
+    accepts: Annotated[int, typer.Option(min=1, max=255, help="Looks at a commitment.")] = 2,
     commitments: Annotated[int, typer.Option(min=1, help="Commitments that the cheater makes in a day.")] = 24,
-    seen: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of false rows that replay shows: docs/understand/verification.md")
+    per_row: Annotated[
+        float,
+        typer.Option("--seen", min=0, max=1, help="Share of false rows that replay shows: docs/understand/trust.md"),
     ] = 1.0,
-    traps: Annotated[bool, typer.Option("--traps", help="Of a run with traps, with the rows of its pools.")] = False,
 ) -> None:
-    """Show how much this validator re-runs, and the chance that it catches a node whose rows are partly false."""
-    policy = session.settings.validator
-    found = _detection(policy, rows, commitments, seen, pooled=0 if traps else None)
-    lines = [
-        row
-        | {"rows_replayed": f"{row['rows_replayed']} of {rows}"}
-        | {key: f"{row[key]:.2%}" for key in ("caught_in_one", "caught_in_a_day")}
-        for row in found
-    ]
-    document = policy.model_dump(include=_POLICY) | {
-        "rows": rows,
-        "commitments": commitments,
-        "seen": seen,
-        "detection": found,
-    }
+    """Show the chance that looks see a false row of a node whose rows are partly false.
+
+    `before`: by four looks at 24 rows, 8 of them shared, as every validator looked at all work before looks were paid.
+    """
+    look_rows = min(rows, look_rows)
+    shared = max(1, min(8, rows // 16, look_rows // 3))  # as `muster.protocol.draws.shared_rows`, of short answers
+    lines = []
+    for share in FALSE_SHARES:
+        false = false_rows(rows, share)
+        chances = {
+            looks: seen(rows, false, shared=shared, own=look_rows - shared, looks=looks, per_row=per_row)
+            for looks in (1, accepts)
+        }
+        four = min(rows, BEFORE_ROWS), min(rows, BEFORE_SHARED)
+        before = seen(rows, false, shared=four[1], own=four[0] - four[1], looks=BEFORE_LOOKS, per_row=per_row)
+        lines.append(
+            {
+                "false_rows": false,
+                "one_look": chances[1],
+                "all_looks": chances[accepts],
+                "in_a_day": detection_over([chances[accepts]] * commitments),
+                "before": before,
+            }
+        )
     session.note(
-        "What is replayed of a run with traps, unless validator.sample_… are set"
-        if traps
-        else f"{policy.sample_fraction:.1%} of the rows and at least {policy.sample_minimum}; "
-        f"{policy.newcomer_factor} times as many of the first {policy.newcomer_commitments} commitments of a node, "
-        f"{policy.suspect_factor} times if it was rejected before"
+        f"each of {accepts} looks replays {look_rows} of {rows} rows, {shared} of them the same; twice as many of the "
+        f"first {FIRST_COMMITMENTS} commitments of a node"
     )
-    session.result(document, as_table(lines))
-
-
-def _detection(
-    policy: ValidatorSettings, rows: int, commitments: int, seen: float, pooled: int | None
-) -> list[dict[str, Any]]:
-    """Return the chances in one commitment and in a day's, for each kind of node and each share of false rows."""
-    nodes = {"known": (policy.newcomer_commitments, False), "new": (0, False)}
-    nodes["rejected before"] = (policy.newcomer_commitments, True)
-    found = []
-    for node, (first, suspect) in nodes.items():
-        samples = [
-            sample_size(policy, rows, index=first + i, suspect=suspect, pooled=pooled) for i in range(commitments)
-        ]
-        for share in FALSE_SHARES:
-            false = false_rows(rows, share)
-            chances = {sample: detection(rows, false, sample, seen) for sample in set(samples)}
-            found.append(
-                {
-                    "node": node,
-                    "rows_replayed": samples[0],
-                    "false_rows": false,
-                    "caught_in_one": chances[samples[0]],
-                    "caught_in_a_day": detection_over(chances[sample] for sample in samples),
-                }
-            )
-    return found
+    chosen = {"rows": rows, "look_rows": look_rows, "accepts": accepts, "commitments": commitments, "seen": per_row}
+    percent = ("one_look", "all_looks", "in_a_day", "before")
+    table = as_table([row | {key: f"{row[key]:.2%}" for key in percent} for row in lines])
+    session.result(chosen | {"shared_rows": shared, "chances": lines}, table)
 
 
 command(app, "retire", operator=True, of_node=True)(nodes.retire)

@@ -15,9 +15,10 @@ from muster.authoring.tasks.counting import longest_prompt
 from muster.authoring.terms import calibration_of, check_model, check_profile, check_tasks
 from muster.chain.client import event_of
 from muster.console.command import command
-from muster.console.owner.escrow import close, fund, masters, reveal_master, withdraw
+from muster.console.owner.escrow import close, fund, withdraw
 from muster.console.owner.keys import keys as keys_
 from muster.console.owner.show import admits, list_, show
+from muster.console.owner.wages import app as wages
 from muster.console.run_init.command import init
 from muster.console.session import RunArgument, Session, as_table, parse_numbers
 from muster.constants import CHAIN_ANVIL
@@ -160,8 +161,7 @@ command(app, "keys", operator=True)(keys_)
 command(app, "fund", operator=True)(fund)
 command(app, "withdraw", operator=True)(withdraw)
 command(app, "close", operator=True)(close)
-command(app, "reveal-master", operator=True)(reveal_master)
-command(app, "masters")(masters)
+app.add_typer(wages, name="wages")
 
 
 @command(app, "admit", operator=True)
@@ -181,20 +181,6 @@ async def admit(
             run_terms.admit(number, validator_operator, not remove),
             {"run": number, "operator": validator_operator, "admitted": not remove},
         )
-
-
-@command(app, "traps", reads=True)
-def traps(
-    session: Session,
-    epoch: Annotated[int | None, typer.Option(min=1, help="Trap epoch; else the last whose master is shown.")] = None,
-) -> None:
-    """Replay the rows that opened traps' maps name. Exit code 3 when there are nodes to give no more tickets.
-
-    More of the rows that they named are true than happens by chance. Exit code 5 when there are none, and some traps
-    cannot be replayed here.
-    """
-    chosen = [] if epoch is None else ["--epoch", str(epoch)]
-    session.become("validator", "traps", *chosen, *(["--json"] if session.options.json else []))
 
 
 command(app, "show", reads=True)(show)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from muster.chain.client import Chain
+from muster.console.owner.wages import wages_document
 from muster.console.session import RunArgument, Session
 from muster.contracts import run_terms, runs
 from muster.errors import CheckError
@@ -69,6 +70,9 @@ async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
         "reserved": Tokens((await chain.call(runs.run_state(run))).reserved),
         "withdrawable": Tokens(await chain.call(runs.withdrawable(run))),
         "kept": Tokens(info.kept),
+        **await wages_document(chain, run),
+        "wage_of_a_look": Tokens(agreed.wage_of(0)),
+        "rows_of_a_look": agreed.look_rows,
         **key_facts(await chain.keys(run), (await chain.head()).timestamp),
         "worker_stake": Tokens(agreed.worker_stake),
         "validator_stake": Tokens(agreed.validator_stake),

@@ -35,9 +35,9 @@ class SwarmOptions(Request):
     """Fixes model and tasks; draws follow the chain."""
     steps: int | None = Field(default=None, ge=1)
     """Policy updates."""
-    scenario: Literal["digits", "language", "tools", "traps"] = "digits"
-    """What it trains: sorting digits, also with traps and a lazy validator, sums asked in English, or products with a
-    calculator."""
+    scenario: Literal["digits", "language", "lazy", "tools"] = "digits"
+    """What it trains: sorting digits, also with a validator that does not look, sums asked in English, or products with
+    a calculator."""
     tasks: Path | None = None
     """Train on your own task set (muster tasks make)."""
     model: str | None = None
@@ -59,7 +59,7 @@ class SwarmOptions(Request):
     validators: int = Field(default=4, ge=4, le=64)
     """Validators; a run needs four."""
     cheaters: int | None = Field(default=None, ge=0, le=8)
-    """Workers that cheat: one by default, none with traps."""
+    """Workers that cheat: one by default, none beside a lazy validator."""
 
     def plan(self, *, lasting: bool = False) -> SwarmRequest:
         """Return the swarm. Raises UsageError and ConfigError before anything is started."""

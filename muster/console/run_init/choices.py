@@ -131,6 +131,12 @@ class TypedChoices(Request):
     """Groups of one file of a worker."""
     commitments_per_hour: int | None = Field(default=None, ge=1, le=255)
     """Most files of a worker in an hour."""
+    accepts_required: Annotated[int | None, typer.Option("--accepts"), Field(ge=1, le=255)] = None
+    """Validators that look at each commitment, and must accept it."""
+    look_rows: int | None = Field(default=None, ge=1, le=4096)
+    """Rows that a look replays; else 12."""
+    wage_bps: int | None = Field(default=None, ge=0, le=5000)
+    """Wage of a look in basis points of the pay."""
     pay: Amount | None = None
     """Tokens for a commitment."""
     stake: Amount | None = None

@@ -15,7 +15,7 @@ from eth_utils.address import to_checksum_address
 from muster.console.run_init.choices import FAMILY_NAMES, NEW_MODEL, OPEN, OWNER, Network, RunChoices
 from muster.constants import BASIS_POINTS, CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, MAX_ACCEPTED, MAX_FILE_BYTES, MICRO, TOKEN
 from muster.errors import ConfigError, UsageError
-from muster.protocol.incentives import COVERED_HOURS, FEE_COMMITMENTS, RunCosts, least_stake, round_amount
+from muster.protocol.incentives import COVERED_HOURS, FEE_COMMITMENTS, Looking, RunCosts, least_stake, round_amount
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.term_bounds import burn_of, check_bounds, smaller_burn
 from muster.protocol.terms import Terms, WorkClass, check_context
@@ -53,6 +53,8 @@ WASTE: Final = 2
 """A batch is closed at so many times the files that it needs where every group has a signal."""
 
 FUNDED_STEPS: Final = 1000
+FEWEST_VALIDATORS: Final = 4
+"""That a run needs before it takes work."""
 FAUCET: Final = 10_000 * TOKEN
 """What a wallet draws in a day. Mirrors MusterToken.FAUCET_AMOUNT."""
 TOKEN_BYTES: Final = 16
@@ -81,6 +83,9 @@ class RunDesign:
     """At which a batch is closed in any case."""
     commitments_per_hour: int
     min_step_interval: int
+    accepts_required: int
+    look_rows: int
+    wage_bps: int
     pay: int
     worker_stake: int
     validator_stake: int
@@ -160,6 +165,7 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
     budgets = choices.budgets or (SHORT_BUDGETS if short else LONG_BUDGETS)
     recipe: RecipeName = choices.recipe or "muster"
     batch, groups, files = _batch(choices, recipe, defaults, local=local)
+    group = choices.group_size or (LOCAL_GROUP if local else defaults["group_size"])
 
     # 3. Pace and money; then what was chosen, in place of what would hold.
     hourly = choices.commitments_per_hour or defaults["commitments_per_hour"]
@@ -176,11 +182,13 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
         "max_completion_tokens": 2 * max(budgets),
         "learning_rate": made_rate,
         "batch_groups": batch,
-        "group_size": LOCAL_GROUP if local else defaults["group_size"],
+        "group_size": group,
         "groups_per_commitment": groups,
         "most_files": min(MAX_ACCEPTED, WASTE * files),
         "commitments_per_hour": hourly,
         "min_step_interval": interval if local else defaults["min_step_interval"],
+        **{name: defaults[name] for name in ("accepts_required", "wage_bps")},
+        "look_rows": min(defaults["look_rows"], group * groups),
         "ports": (8545, 8546, 8547) if local else (8545, 8600, 8700),
     }
     chosen = choices.model_dump(exclude_none=True, exclude={"pay", "stake", "operator", "password_file"})
@@ -288,6 +296,11 @@ def costs_of(design: RunDesign, terms: Terms) -> RunCosts:
     return RunCosts.of(terms, 0, design.batch_groups, design.most_files)
 
 
+def wages_of(terms: Terms, escrow: int) -> int:
+    """Return the token wei that pay the looks at all work that an escrow pays for."""
+    return escrow * terms.accepts_required * terms.wage_bps // BASIS_POINTS
+
+
 def cautions(terms: Terms) -> list[str]:
     """Return what an owner should know about terms that the contract takes."""
     said: list[str] = []
@@ -301,4 +314,6 @@ def cautions(terms: Terms) -> list[str]:
         said.append(f"joining takes more than a day: the faucet gives {Tokens(FAUCET)} a day, and the stake is more")
     if terms.case_fee == smaller_burn(terms):
         said.append("the case fee is all that a conviction burns: a larger stake leaves more")
+    if terms.wage_bps and Looking.of(terms, 0).least_rate(FEWEST_VALIDATORS) is None:
+        said.append("a look costs its validator more than its wage: a higher --wage-bps, or fewer --look-rows")
     return said

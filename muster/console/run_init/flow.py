@@ -23,12 +23,21 @@ from muster.console.run_init.design import (
     design_of,
     keys_of,
     terms_of,
+    wages_of,
 )
 from muster.console.run_init.files import SERVICES, owner_settings, readme_text, settings_text
 from muster.console.run_init.folder import RunFolder
 from muster.console.run_init.parts import make_parts, model_folder
 from muster.console.run_init.questions import EXAMPLE_KEYS
-from muster.console.run_init.steps import ChainStatus, OwnerStep, RunOnDisk, owner_steps, step_documents, step_lines
+from muster.console.run_init.steps import (
+    ChainStatus,
+    OwnerStep,
+    RunMoney,
+    RunOnDisk,
+    owner_steps,
+    step_documents,
+    step_lines,
+)
 from muster.console.run_init.table import economics, sentences
 from muster.console.session import Session
 from muster.errors import ConfigError, MusterError, UnreachableError
@@ -74,9 +83,10 @@ class RunInit:
         return self.new
 
     @property
-    def escrow(self) -> int:
-        """Return the token wei that the run should be given for the steps that were asked for."""
-        return costs_of(self.design, self.agreed).escrow(self.design.steps)
+    def money(self) -> RunMoney:
+        """Return what the run should be given for the steps that were asked for."""
+        escrow = costs_of(self.design, self.agreed).escrow(self.design.steps)
+        return RunMoney(escrow, wages_of(self.agreed, escrow))
 
     @property
     def is_fixed(self) -> bool:
@@ -155,7 +165,7 @@ class RunInit:
         differing = [name for name, old, new in pairs if getattr(old, name) != getattr(new, name)]
         if not self.is_fixed:
             settings = owner.chain_settings(self.folder)
-            if found := (await owner.read_status(settings, self.folder, there, self.keys, 0)).run:
+            if found := (await owner.read_status(settings, self.folder, there, self.keys, RunMoney())).run:
                 self.folder.record(run=found)
         if self.is_fixed:
             if changed:
@@ -208,7 +218,7 @@ class RunInit:
             for name in SERVICES
         }
         if self.new is not None:
-            steps = owner_steps(self.design, self.escrow, ChainStatus(run=run), self.keys, self.disk)
+            steps = owner_steps(self.design, self.money, ChainStatus(run=run), self.keys, self.disk)
             texts[self.folder.readme] = readme_text(self.design, self.folder.path, steps)
         for path, text in texts.items():
             if not self.folder.write(path, text) and path.name not in self.edited:
@@ -230,7 +240,7 @@ class RunInit:
         settings = owner.chain_settings(self.folder)
         signer = await owner.owner_signer(self.folder, self.choices, self.design.chain_id)
         run = await owner.open_run(
-            settings, self.folder, self.design, self.begun, signer, self.escrow, self.session.note
+            settings, self.folder, self.design, self.begun, signer, self.money, self.session.note
         )
         self.write_settings()
         return run
@@ -238,12 +248,12 @@ class RunInit:
     async def status(self) -> ChainStatus:
         """Return what is on chain; keep the number of a run that was created by hand."""
         settings = owner.chain_settings(self.folder)
-        found = await owner.read_status(settings, self.folder, self.begun, self.keys, self.escrow)
+        found = await owner.read_status(settings, self.folder, self.begun, self.keys, self.money)
         if found.run and not self.folder.progress.run:
             self.folder.record(run=found.run)
             self.write_settings()
-        if found.funded > self.folder.progress.funded:
-            self.folder.record(funded=found.funded)
+        if found.funded > self.folder.progress.funded or found.wages > self.folder.progress.wages:
+            self.folder.record(funded=found.funded, wages=found.wages)
         return found
 
     def document(self, status: ChainStatus) -> dict[str, Any]:
@@ -253,6 +263,7 @@ class RunInit:
             "network": self.design.network,
             "run": self.folder.progress.run or None,
             "funded": Tokens(self.folder.progress.funded),
+            "wages": Tokens(self.folder.progress.wages),
             "page": f"{self.design.orchestrator_url}/",
             "terms": str(self.folder.terms),
             "edited": self.edited,
@@ -262,7 +273,7 @@ class RunInit:
         }
 
     def steps(self, status: ChainStatus) -> list[OwnerStep]:
-        return owner_steps(self.design, self.escrow, status, self.keys, self.disk)
+        return owner_steps(self.design, self.money, status, self.keys, self.disk)
 
     def deployment(self, status: ChainStatus) -> str:
         unknown = "" if status.reachable else "no endpoint of the chain answers: what is done there is not known\n"
@@ -297,7 +308,8 @@ class RunInit:
         view = SwarmView(self.session.stderr)
 
         def started(run: int) -> None:
-            status = ChainStatus(run=run, funded=folder.progress.funded, deployed=True)
+            progress = folder.progress
+            status = ChainStatus(run=run, funded=progress.funded, wages=progress.wages, deployed=True)
             page = f"run {run} is running: {design.orchestrator_url}/"
             self.session.result(self.document(status), page)
             sys.stdout.flush()
@@ -317,7 +329,7 @@ async def open_here(plan: RunInit) -> None:
         ) from error
     status = await plan.status()
     text = (
-        f"run {status.run} is on chain, its escrow was given {Tokens(status.funded)}\n"
+        f"run {status.run} is on chain, its escrow was given {Tokens(status.funded)}, its wages {Tokens(status.wages)}\n"
         f"next: muster run init {plan.folder.path} --start; the long way is in {plan.folder.readme}"
     )
     plan.session.result(plan.document(status), text)

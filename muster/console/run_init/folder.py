@@ -56,6 +56,8 @@ class InitProgress:
     """The run's number, once it is on chain."""
     funded: int = 0
     """Token wei that its escrow was seen to have been given."""
+    wages: int = 0
+    """Token wei that its wages were seen to have been given."""
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -1,4 +1,4 @@
-"""What the owner of a run does on chain: deploy, draw tokens, create, fund. Each once, however often it is typed."""
+"""What the owner of a run does on chain: deploy, draw tokens, create, fund it and its wages. Each once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from muster.chain.keys import Signer, ensure_keystore, load_signer, read_address
 from muster.console.run_init.choices import RunChoices
 from muster.console.run_init.design import OwnerKeys, RunDesign
 from muster.console.run_init.folder import OWNER, STORAGE, TRAINER, RunFolder
-from muster.console.run_init.steps import ChainStatus
+from muster.console.run_init.steps import ChainStatus, RunMoney
 from muster.console.session import wallet_keys
-from muster.contracts import token
+from muster.contracts import token, wages
 from muster.errors import ConfigError, UnreachableError
 from muster.protocol.terms_file import NewRun
 from muster.runtime.units import Tokens
@@ -27,6 +27,7 @@ from muster.swarm.opening import (
     ensure_escrow,
     ensure_run,
     ensure_tokens,
+    ensure_wages,
     find_run,
     funded,
     give_gas,
@@ -72,7 +73,7 @@ def chain_settings(folder: RunFolder) -> ChainSettings:
 
 
 async def read_status(
-    settings: ChainSettings, folder: RunFolder, new: NewRun, keys: OwnerKeys, escrow: int
+    settings: ChainSettings, folder: RunFolder, new: NewRun, keys: OwnerKeys, money: RunMoney
 ) -> ChainStatus:
     """Return what is on chain. Without an answer, that nothing was found. Raises WrongChainError, MismatchError."""
     try:
@@ -85,11 +86,18 @@ async def read_status(
         async with await Chain.connect(settings) as chain:
             run = folder.progress.run or await find_run(chain, keys.owner, new) or 0
             tokens = await chain.call(token.balance_of(keys.owner))
+            for_looks = max(folder.progress.wages, (await chain.call(wages.pot(run))).funded)
             return ChainStatus(
-                **found, deployed=True, run=run, tokens=tokens, funded=await _funded(chain, folder, run, escrow)
+                **found,
+                deployed=True,
+                run=run,
+                tokens=tokens,
+                funded=await _funded(chain, folder, run, money.escrow),
+                wages=for_looks,
             )
     except UnreachableError:
-        return ChainStatus(run=folder.progress.run, funded=folder.progress.funded)
+        progress = folder.progress
+        return ChainStatus(run=progress.run, funded=progress.funded, wages=progress.wages)
 
 
 async def _funded(chain: Chain, folder: RunFolder, run: int, escrow: int) -> int:
@@ -104,7 +112,7 @@ async def open_run(
     design: RunDesign,
     new: NewRun,
     signer: Signer,
-    escrow: int,
+    money: RunMoney,
     tell: Tell,
 ) -> int:
     """Do what is not done yet of the owner's steps on chain; return the run's number.
@@ -131,13 +139,19 @@ async def open_run(
             folder.record(run=run)
             tell(f"run {run} is on chain")
 
-        # 3. Its escrow, as far as the faucet goes.
-        if folder.progress.funded < escrow:
-            held = await ensure_tokens(chain, escrow - folder.progress.funded)
-            total = await ensure_escrow(chain, run, new, escrow)
-            folder.record(funded=total)
-            tell(f"the escrow of run {run} has been given {Tokens(total)}")
-            if total < escrow:
+        # 3. Its escrow and the wages of looks, as far as the faucet goes.
+        progress = folder.progress
+        missing = max(0, money.escrow - progress.funded) + max(0, money.wages - progress.wages)
+        if missing:
+            held = await ensure_tokens(chain, missing)
+            if progress.funded < money.escrow:
+                folder.record(funded=await ensure_escrow(chain, run, new, money.escrow))
+                tell(f"the escrow of run {run} has been given {Tokens(folder.progress.funded)}")
+            if progress.wages < money.wages:
+                folder.record(wages=await ensure_wages(chain, run, money.wages))
+                tell(f"the wages of run {run} have been given {Tokens(folder.progress.wages)}")
+            missing = money.escrow + money.wages - folder.progress.funded - folder.progress.wages
+            if missing > 0:
                 more = f"the faucet gives {Tokens(await chain.call(token.faucet_amount()))} a day"
-                tell(f"{Tokens(escrow - total)} are missing and {Tokens(held)} were there: {more}; type it again then")
+                tell(f"{Tokens(missing)} are missing and {Tokens(held)} were there: {more}; type it again then")
     return run

@@ -31,6 +31,14 @@ ETHER_FACTOR: Final = 2.5
 
 
 @dataclass(frozen=True)
+class RunMoney:
+    """What a run should be given, in token wei."""
+
+    escrow: int = 0
+    wages: int = 0
+
+
+@dataclass(frozen=True)
 class ChainStatus:
     """What was found on chain. Without an answer: nothing, which is not to say that nothing is there."""
 
@@ -39,6 +47,8 @@ class ChainStatus:
     run: int = 0
     funded: int = 0
     """Token wei that the escrow was ever given."""
+    wages: int = 0
+    """Token wei for looks."""
     tokens: int = 0
     """Token wei that the owner holds."""
     owner_ether: int = 0
@@ -76,9 +86,9 @@ class RunOnDisk:
 
 
 def owner_steps(
-    design: RunDesign, escrow: int, status: ChainStatus, keys: OwnerKeys, disk: RunOnDisk
+    design: RunDesign, money: RunMoney, status: ChainStatus, keys: OwnerKeys, disk: RunOnDisk
 ) -> list[OwnerStep]:
-    """Return all steps in order. escrow: token wei that the run should be given."""
+    """Return all steps in order."""
     settings = ("--config", "orchestrator.toml")
     sends = (*settings, *disk.operator)
     wallet = ("--wallet", *disk.operator[1:])
@@ -97,7 +107,7 @@ def owner_steps(
         OwnerStep(
             "Draw test tokens",
             (_typed("faucet", *settings, *wallet),),
-            status.funded >= escrow or status.tokens >= escrow - status.funded,
+            status.tokens >= max(0, money.escrow - status.funded) + max(0, money.wages - status.wages),
             GAS["faucet"],
             "10,000 a day",
         ),
@@ -110,10 +120,11 @@ def owner_steps(
         ),
         OwnerStep(
             "Fund its escrow",
-            (_typed("run", "fund", decimal_amount(escrow), run, *sends),),
-            status.funded >= escrow,
+            (_typed("run", "fund", decimal_amount(money.escrow), run, *sends),),
+            status.funded >= money.escrow,
             GAS["fund"],
         ),
+        *_wages_step(money, status, run, sends),
         *_admission(design, run, sends),
         _ether_step("the trainer", keys.trainer, status.trainer_ether, GAS["publish"] * design.steps, design, status),
         *_service_steps(),
@@ -123,6 +134,14 @@ def owner_steps(
             f"{design.orchestrator_url}. A run takes work once four validators of different operators have joined.",
         ),
     ]
+
+
+def _wages_step(money: RunMoney, status: ChainStatus, run: str, sends: Sequence[str]) -> list[OwnerStep]:
+    """Return the step that sets money aside for looks, where they are paid."""
+    if not money.wages:
+        return []
+    command = _typed("run", "wages", "fund", decimal_amount(money.wages), run, *sends)
+    return [OwnerStep("Fund the wages of looks", (command,), status.wages >= money.wages, GAS["fund"])]
 
 
 def _service_steps() -> list[OwnerStep]:

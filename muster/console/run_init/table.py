@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.console.run_init.design import RunDesign, costs_of
-from muster.protocol.incentives import SEALED_HOURS, UNSEALED_HOURS, Incentives
+from muster.console.run_init.design import FEWEST_VALIDATORS, RunDesign, costs_of, wages_of
+from muster.protocol.incentives import SEALED_HOURS, UNSEALED_HOURS, Incentives, Looking
 from muster.protocol.terms import Terms
 from muster.runtime.units import Duration, Tokens
 
 
 def economics(design: RunDesign, terms: Terms) -> dict[str, Any]:
     """Return the numbers, by name. Money in token wei."""
-    found, costs = Incentives.of(terms, 0), costs_of(design, terms)
+    found, costs, looking = Incentives.of(terms, 0), costs_of(design, terms), Looking.of(terms, 0)
     escrow = costs.escrow(design.steps)
     return {
         "pay": Tokens(found.pay),
@@ -35,6 +35,11 @@ def economics(design: RunDesign, terms: Terms) -> dict[str, Any]:
         "escrow": Tokens(escrow),
         "escrow_steps": list(costs.steps(escrow)),
         "escrow_seconds": Duration(design.steps * terms.min_step_interval),
+        "wages": Tokens(wages_of(terms, escrow)),
+        "look_cost": looking.cost,
+        "look_wage": looking.wage,
+        "wages_share": looking.owner_share,
+        "least_rate": looking.least_rate(FEWEST_VALIDATORS),
         "reserved_sealed": Tokens(costs.bound(SEALED_HOURS)),
         "reserved_unsealed": Tokens(costs.bound(UNSEALED_HOURS)),
     }
@@ -59,6 +64,22 @@ def sentences(design: RunDesign, terms: Terms) -> dict[str, str]:
         "step": f"costs {least} ({files:,} files whose groups all have a signal) to {most} ({most_files:,} files)",
         "escrow": f"{it['escrow']}: {fewest:,} steps at least, which take {it['escrow_seconds']} or longer; "
         f"{usual:,} where every group has a signal",
+        "looks": looks_sentence(terms),
         "window": "pay is reserved until it matures: of an escrow a worker at full speed keeps "
         f"{it['reserved_sealed']} reserved where hours are sealed, {it['reserved_unsealed']} without seals",
     }
+
+
+def looks_sentence(terms: Terms) -> str:
+    """Say what looks cost and bring, from which rate on, and what one more validator buys."""
+    looking, few = Looking.of(terms, 0), FEWEST_VALIDATORS
+    rate = looking.least_rate(few)
+    from_ = "never" if rate is None else f"from {rate:,.1f} commitments an hour on"
+    friends = looking.looks
+    who = "one validator looks" if friends == 1 else f"{friends} friends look"
+    return (
+        f"{friends} at each commitment, of {terms.look_rows} of {terms.positions} rows: one costs its validator "
+        f"{looking.cost:.1%} of the pay and brings {looking.wage:.1%}, together {looking.owner_share:.1%} beside the "
+        f"pay; one of {few} validators earns something {from_}; {who} alone at {looking.alone(friends, few):.0%} of "
+        f"the work, with one validator more at {looking.alone(friends, few + 1):.0%}"
+    )
