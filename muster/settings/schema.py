@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -90,11 +90,6 @@ class OrchestratorSettings(Section):
     """Folder with the run's task set, tokenizer and model configuration, offered to newcomers by content hash."""
     masters: Path | None = None
     """Secret file that muster tasks seal wrote: validators grade a run's private tests by it. Never in run_folder."""
-    trap_masters: Path | None = None
-    """Secret file that muster run masters wrote: by it workers learn which commitments are traps. Never in
-    run_folder."""
-    no_tickets: list[Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]] = []
-    """Nodes that get no more tickets for traps: muster run traps names those whose maps had true rows."""
     batch_groups: int = Field(default=64, ge=1)
     """Groups the trainer puts in a batch; demand is counted in batches of this size."""
     demand_batches: float = Field(default=2, gt=0, le=100)
@@ -184,8 +179,6 @@ class TrainerSettings(Section):
     """Optimiser state, batches and resumable checkpoints."""
     model: Path = Path(".muster/run/model")
     """Folder of the model the run begins with; its hashes must be those of the run's terms."""
-    trap_masters: Path | None = None
-    """Secret file that muster run masters wrote: by it the trainer leaves traps out, and shows masters in time."""
     grade_masters: Path | None = None
     """Secret file that muster tasks seal wrote: the trainer grades a run's private tests by it, and shows each master
     once no work of its epoch can be trained on."""
