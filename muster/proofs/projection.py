@@ -28,7 +28,7 @@ from muster.proofs.native import load
 from muster.proofs.seeded_sampling import noise_bits
 
 PROJECTIONS = 4
-_SIGN_POSITION = 0x7FFFFFFF
+SIGN_POSITION = 0x7FFFFFFF
 """Token index under which the signs' words are hashed: no completion is that long, so they never meet the noise."""
 _FLOAT16_MAX = 65504.0
 _ROUNDING = 2.0**-11
@@ -41,18 +41,20 @@ _SMALLEST_SIZE = 1e-30
 """Mean square below which states count as this large: no division by zero."""
 
 
-def signs(seeds: Sequence[int], hidden: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Return the sign matrices of B completions: float32 [B, 4, hidden], each entry 1 or -1."""
-    words = _sign_words(seeds, hidden, device)
+def signs(
+    seeds: Sequence[int], hidden: int, *, rows: int = PROJECTIONS, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Return the sign matrices of B completions: float32 [B, rows, hidden], each entry 1 or -1."""
+    words = _sign_words(seeds, hidden * rows, device)
     bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=device)) & 1
-    flat = bits.view(len(seeds), -1)[:, : hidden * PROJECTIONS]
-    return (1 - 2 * flat).to(torch.float32).view(len(seeds), PROJECTIONS, hidden)
+    flat = bits.view(len(seeds), -1)[:, : hidden * rows]
+    return (1 - 2 * flat).to(torch.float32).view(len(seeds), rows, hidden)
 
 
-def _sign_words(seeds: Sequence[int], hidden: int, device: torch.device | str) -> torch.Tensor:
-    """Return the signs, 32 to a word, set bits being -1: int32 [B, ceil(4 * hidden / 32)]."""
+def _sign_words(seeds: Sequence[int], count: int, device: torch.device | str) -> torch.Tensor:
+    """Return so many signs, 32 to a word, set bits being -1: int32 [B, ceil(count / 32)]."""
     keys = torch.tensor(list(seeds), dtype=torch.int64, device=device)
-    return noise_bits(keys, torch.full_like(keys, _SIGN_POSITION), -(-hidden * PROJECTIONS // 32))
+    return noise_bits(keys, torch.full_like(keys, SIGN_POSITION), -(-count // 32))
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def sums_by_kernel(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> np.n
     rows = [part.contiguous() for part in states]
     tokens = np.array([len(part) for part in rows], dtype=np.int64)
     hidden = rows[0].shape[1]
-    words = _sign_words(seeds, hidden, "cpu").numpy()
+    words = _sign_words(seeds, hidden * PROJECTIONS, "cpu").numpy()
     signs = np.zeros((PROJECTIONS, -(-hidden // _BLOCK) * _BLOCK), dtype=np.uint32)
     sums = np.empty((int(tokens.sum()), PROJECTIONS), dtype=np.float32)
     kernel.project(

@@ -163,6 +163,15 @@ def runners_up(
     return tokens, measure(logits, tokens, seeds, positions, temperature)
 
 
+def leads(
+    logits: torch.Tensor, chosen: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """Return how far the best other token is above the `chosen` one, which has no noise, in nats: float32 [B]."""
+    rivals = choose(logits.scatter(1, chosen[:, None], _LOWEST), seeds, positions, temperature).tokens
+    both = logits.gather(1, torch.stack([rivals, chosen], dim=1)).to(torch.float32) / temperature
+    return both[:, 0] + noise_at(seeds, positions, rivals) - both[:, 1]
+
+
 # --- The definition
 
 

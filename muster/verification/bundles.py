@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
+import numpy as np
 from pydantic import Field, FiniteFloat
 
 from muster.constants import MAX_EVIDENCE_BYTES
@@ -52,6 +53,8 @@ class ReplayedRow:
     sums: RowSums
     beyond: bool = False
     """Whether it is beyond a limit that accuses by itself, whatever the other rows and the step's weights are."""
+    look: np.ndarray | None = field(default=None, compare=False)
+    """Its numbers (`muster.verification.look`), [2, K]; not finite where the model computes none."""
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,17 @@ from itertools import accumulate, groupby, islice
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
+import numpy as np
+
 from muster.errors import MusterError, UnreachableError
+from muster.models.arithmetic import perturbing
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.verification.bundles import ReplayedRow
 from muster.verification.checks import Finding
 from muster.verification.devices import check_device
 from muster.verification.judging import Measurement, judge, judge_stable
+from muster.verification.look import LookSeeds, Outcome, judge_look
 from muster.verification.pools import HONEST_DRAWS
 from muster.verification.profiles import Profile
 from muster.verification.replay import DEVICE, Replayer, RowErrors, spread_share
@@ -39,6 +43,8 @@ DRAWS: Final = 32
 _DRAW_TOKENS: Final = 4096
 """Tokens of these together, from which on there are fewer, and DRAWS_AT_ONCE at least."""
 DRAWS_AT_ONCE: Final = 8
+LOOK_DRAWS: Final = 16
+"""Honest machines whose numbers of a row are computed before a look's are false."""
 
 
 class Checkpoints(Protocol):
@@ -62,8 +68,8 @@ class Model:
         self._replayer: Replayer | None = None
         self._turn = asyncio.Lock()
 
-    async def replay(self, step: int, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
-        """Return what the replay checks say of each row under the weights of its step.
+    async def replay(self, step: int, rollouts: Sequence[Rollout], seeds: LookSeeds | None = None) -> list[ReplayedRow]:
+        """Return what the replay checks say of each row under the weights of its step; with `seeds` also its look.
 
         The rows must have passed the static checks. Raises UnreachableError when the weights cannot be fetched or the
         model is broken: that says nothing about the rows.
@@ -73,7 +79,7 @@ class Model:
         def work(replayer: Replayer, rows: list[Rollout]) -> list[ReplayedRow]:
             """Replay some of the rows; one that stays blamed ends the search for another."""
             nonlocal blamed
-            judged = replay_rows(replayer, rows, blame=not blamed)
+            judged = replay_rows(replayer, rows, seeds, blame=not blamed)
             blamed = blamed or any(row.finding is not None and row.finding.accuse for row in judged)
             return judged
 
@@ -117,20 +123,22 @@ def _turns(rollouts: Sequence[Rollout]) -> Iterator[list[Rollout]]:
         yield [rollout for _, rollout in turn]
 
 
-def replay_rows(replayer: Replayer, rollouts: Sequence[Rollout], *, blame: bool = True) -> list[ReplayedRow]:
-    """Measure and judge the rows under the loaded weights, in order.
+def replay_rows(
+    replayer: Replayer, rollouts: Sequence[Rollout], seeds: LookSeeds | None = None, *, blame: bool = True
+) -> list[ReplayedRow]:
+    """Measure and judge the rows under the loaded weights, in order; with `seeds` of a look also its numbers.
 
     A row is blamed only by tokens on which honest machines agree. The clearest such row decides: the others' findings
     lead to no accusation. None does without `blame`.
     """
     # 1. What is wrong with each by itself.
     profile = replayer.profile
-    errors = replayer.errors(rollouts)
+    errors = replayer.errors(rollouts, seeds)
     measured = [Measurement.of(row.errors, profile, row.position, row.detail) for row in errors]
     alone = [judge([row], profile) for row in measured]
     rows = [
-        ReplayedRow(finding, row.sums, beyond=finding is not None and finding.accuse)
-        for finding, row in zip(alone, measured, strict=True)
+        ReplayedRow(finding, row.sums, beyond=finding is not None and finding.accuse, look=error.look)
+        for finding, row, error in zip(alone, measured, errors, strict=True)
     ]
     accusing = [(i, row.finding) for i, row in enumerate(rows) if row.finding is not None and row.finding.accuse]
 
@@ -162,6 +170,27 @@ def blamed_for(replayer: Replayer, rollout: Rollout, row: RowErrors, finding: Fi
             fault = f"the step is at fault: honest machines differ by {share:.1f} limits on this row"
             return replace(finding, accuse=False, detail=f"{finding.detail}; {fault}")
     return stays
+
+
+def check_row(
+    replayer: Replayer, rollout: Rollout, claimed: np.ndarray, seeds: LookSeeds, *, accepted: bool = False
+) -> Outcome:
+    """Return whether a look's numbers of a row, [2, K], are true under the loaded weights (`judge_look`).
+
+    They are false as well where the row was `accepted` and is to blame. Perturbed machines, which cost about as many
+    replays as they are, compute it only where this one's numbers are beyond the limit.
+    """
+    [row] = replayer.errors([rollout], seeds)
+    assert row.look is not None
+    finding = judge([Measurement.of(row.errors, replayer.profile, row.position, row.detail)], replayer.profile)
+    if accepted and finding is not None and finding.accuse and blamed_for(replayer, rollout, row, finding).accuse:
+        return "false"
+    found = judge_look(claimed, row.look, [], replayer.profile)
+    if found != "false":
+        return found
+    with perturbing(replayer.model):
+        others = [one.look for one in replayer.errors([rollout] * LOOK_DRAWS, seeds)]
+    return judge_look(claimed, row.look, [one for one in others if one is not None], replayer.profile)
 
 
 def honest_sums(replayer: Replayer, rollouts: Sequence[Rollout]) -> list[RowSums]:

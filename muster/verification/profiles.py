@@ -44,6 +44,15 @@ class PoolLimits(Message):
     logprob_mean: Measured
 
 
+class LookLimits(Message):
+    """How far the numbers of a look may be from another machine's (`muster.verification.look`)."""
+
+    states: Annotated[FiniteFloat, Field(gt=0)]
+    """Of sums of states."""
+    leads: Annotated[FiniteFloat, Field(gt=0)]
+    """Of sums of leads, in nats."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """One way to verify. The limits are for `muster.verification.statistics.RowStatistics`."""
@@ -63,6 +72,7 @@ class Profile:
     activation_cap: float
     """Largest relative distance of one token's state that counts in the row's."""
     pool: PoolLimits
+    look: LookLimits
     # In expected errors (`muster.verification.statistics`), which is why they are the same for all.
     gap_mean: Limit = Limit(reject=0.4, accuse=0.8)
     gap_worst: Limit = Limit(reject=8.0, accuse=16.0)
@@ -86,6 +96,7 @@ CPU_FP32: Final = Profile(
     activation=Limit(reject=1e-3, accuse=2e-3),
     activation_cap=0.05,
     pool=PoolLimits(gap_mean=0.02, activation=1e-4, logprob_rms=0.5, logprob_mean=0.1),
+    look=LookLimits(states=1.4e-5, leads=8.4e-5),
 )
 
 BF16: Final = Profile(
@@ -100,6 +111,7 @@ BF16: Final = Profile(
     activation=Limit(reject=5e-2, accuse=0.1),
     activation_cap=0.2,
     pool=PoolLimits(gap_mean=0.08, activation=0.07, logprob_rms=2.2, logprob_mean=0.26),
+    look=LookLimits(states=0.11, leads=0.8),
 )
 
 PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU_FP32, BF16)}

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
@@ -28,13 +29,15 @@ from muster.models.init import load_model
 from muster.models.matmul import choose_matmul
 from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
+from muster.proofs.look_sums import look_sums
 from muster.proofs.projection import Comparison, compare_proofs, make_proofs
-from muster.proofs.seeded_sampling import measure
+from muster.proofs.seeded_sampling import leads, measure
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import sampled_mask
 from muster.settings.schema import MatmulSetting
 from muster.verification.devices import check_device
 from muster.verification.judging import Measurement
+from muster.verification.look import LookSeeds, numbers_of
 from muster.verification.profiles import STATISTICS, Profile
 from muster.verification.statistics import TokenErrors, TokenScores, scaled_errors
 
@@ -61,6 +64,8 @@ class RowErrors:
     position: int
     detail: str = ""
     """Why the proof cannot be compared, if so."""
+    look: np.ndarray | None = None
+    """Its numbers, [2, K], where seeds of a look were given."""
 
 
 class Replayer:
@@ -141,9 +146,9 @@ class Replayer:
         while True:
             yield self._differences(own, here, rows, places * at_once)
 
-    def errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
-        """Return what `replay` makes its statistics of, in order."""
-        return self._batched(rollouts, self._errors)
+    def errors(self, rollouts: Sequence[Rollout], seeds: LookSeeds | None = None) -> list[RowErrors]:
+        """Return what `replay` makes its statistics of, in order, and with `seeds` the numbers of a look."""
+        return self._batched(rollouts, partial(self._errors, seeds=seeds))
 
     def _measured(self, row: RowErrors) -> Measurement:
         return Measurement.of(row.errors, self.profile, row.position, row.detail)
@@ -161,13 +166,14 @@ class Replayer:
         pin_numerics()
         _set_threads(self.threads)
 
-    def _errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
+    def _errors(self, rollouts: Sequence[Rollout], seeds: LookSeeds | None) -> list[RowErrors]:
         """Compare the rollouts with what one forward pass says of them."""
         # 1. Each sampled token scored from its last hidden state.
         places = sampled_places(rollouts)
         lengths = list(map(len, places))
         states = self._states(rollouts, places)
-        scores = self._score(states, rollouts, places)
+        keys = [] if seeds is None else [seeds.places(rollout.position) for rollout in rollouts]
+        scores, ahead = self._score(states, rollouts, places, keys)
 
         # 2. The proofs against the states.
         ends = np.cumsum(lengths)
@@ -178,17 +184,25 @@ class Replayer:
         )
 
         # 3. Row by row.
-        return [
+        rows = [
             _row(rollout, comparison, scores, slice(end - length, end))
             for rollout, comparison, length, end in zip(rollouts, comparisons, lengths, ends, strict=True)
         ]
+        if seeds is None:
+            return rows
+
+        # 4. The numbers of a look.
+        signs = [seeds.signs(rollout.position) for rollout in rollouts]
+        count = numbers_of(self.profile)
+        looks = look_sums(states, ahead, lengths, sign_seeds=signs, place_seeds=keys, count=count)
+        return [replace(row, look=look) for row, look in zip(rows, looks, strict=True)]
 
     @torch.inference_mode()
     def _own(self, rollout: Rollout, places: Sequence[np.ndarray]) -> tuple[torch.Tensor, TokenScores]:
         """Return the states behind a row's sampled tokens, [T, H], and their scores."""
         self._prepare()
         states = self._states([rollout], places)
-        return states, self._score(states, [rollout], places)
+        return states, self._score(states, [rollout], places)[0]
 
     @torch.inference_mode()
     def _differences(
@@ -202,7 +216,7 @@ class Replayer:
         self._prepare()
         with perturbing(self.model):
             states = self._states(rows, places)
-            there = self._score(states, rows, places)
+            there, _ = self._score(states, rows, places)
         sound = _numbers(there) & np.tile(_numbers(here), len(rows))
 
         # 2. What they would claim, and how that looks from here.
@@ -230,15 +244,27 @@ class Replayer:
         rows = firsts + np.concatenate(places)
         return hidden.flatten(0, 1)[torch.from_numpy(rows)]
 
-    def _score(self, states: torch.Tensor, rollouts: Sequence[Rollout], places: Sequence[np.ndarray]) -> TokenScores:
-        """Score every sampled token from its state: [sampled tokens, H]."""
+    def _score(
+        self,
+        states: torch.Tensor,
+        rollouts: Sequence[Rollout],
+        places: Sequence[np.ndarray],
+        looked: Sequence[int] = (),
+    ) -> tuple[TokenScores, torch.Tensor]:
+        """Score every sampled token from its state: [sampled tokens, H].
+
+        And return the leads of their rivals, [sampled tokens], under the noise of the seeds `looked`, one a row.
+        """
         tokens = torch.from_numpy(sampled_tokens(rollouts, places))
-        keys = np.array([rollout.seed for rollout in rollouts], dtype=np.int64)
-        seeds = torch.from_numpy(np.repeat(keys, list(map(len, places))))
+        lengths = torch.tensor(list(map(len, places)))
+        seeds, keys = (
+            torch.tensor(one, dtype=torch.int64).repeat_interleave(lengths)
+            for one in ([rollout.seed for rollout in rollouts], looked or [0] * len(rollouts))
+        )
         positions = torch.from_numpy(np.concatenate(places))
         head, rows = self._head, self._head.weight  # [V, H]
         at_once = max(1, _LOGITS_AT_ONCE // self.vocabulary)
-        found = torch.empty(5, len(tokens))
+        found, ahead = torch.empty(5, len(tokens)), torch.empty(len(tokens))
         for start in range(0, len(tokens), at_once):
             part = slice(start, start + at_once)
             # 1. Which token is sampled here, and how far the claimed one is from it.
@@ -252,7 +278,11 @@ class Replayer:
             magnitudes = extremes.float().abs().amax(dim=0) / self.temperature
             gap_scales, logprob_scales = sizes * (chosen - sampled).norm(dim=1), sizes * chosen.norm(dim=1)
             found[:, part] = torch.stack([replay.gaps, replay.logprobs, gap_scales, logprob_scales, magnitudes])
-        return TokenScores(*found.numpy())
+
+            # 3. How far its best rival is ahead.
+            if looked:
+                ahead[part] = leads(logits, tokens[part], keys[part], positions[part], self.temperature)
+        return TokenScores(*found.numpy()), ahead
 
 
 def _row(rollout: Rollout, comparison: Comparison, scores: TokenScores, tokens: slice) -> RowErrors:
