@@ -1,21 +1,19 @@
 """Accepted work, from the orchestrator's list to rollouts in memory, without trusting the list.
 
 The orchestrator says which work was accepted and holds the files. Three things are checked here: the validators'
-signatures show that enough of them accepted it, and in a run with private tests agree on its grades; the chain shows
-that it was committed; and the recomputed root shows that the file is the one they mean. A file that fails is refused
-for good and reported; it never stops a step. Rewards of private tests are the checked grades, in place of what workers
-could not know.
+signatures show that enough of them accepted it; the chain shows that it was committed; and the recomputed root shows
+that the file is the one they mean. A file that fails is refused for good and reported; it never stops a step. In a run
+with private tests a file is of use once it is graded (`trainer.grading`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
 from eth_utils.address import to_checksum_address
 
 from muster.chain.reads import ChainReader
@@ -23,21 +21,16 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import runs
 from muster.contracts.registry import Role, Status
 from muster.errors import ChainError, CheckError, MismatchError, RefusedError, UnreachableError
-from muster.grading.grades import parse_grades
-from muster.grading.shown import read_committed
-from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import hash_bytes
-from muster.protocol.masters import epoch_of
-from muster.protocol.messages import AcceptedCommitment, ShownGrades
+from muster.protocol.messages import AcceptedCommitment
 from muster.protocol.receipts import check_verdict
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
-from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
-from muster.tasksets.taskset import TaskSet
 from trainer.batches import FileRef, WorkFile, check_rows
+from trainer.grading import Grader, with_grades
 from trainer.traps import TrapKeeper
 
 FETCHES: Final = 4
@@ -82,8 +75,8 @@ class AcceptedWork:
     terms: Terms
     vocabulary: int
     """Number of token ids that the model knows."""
-    task_set: TaskSet | None = None
-    """The run's: says which rows are graded. Set before the first poll."""
+    grader: Grader | None = None
+    """In a run with private tests. Set before the first poll."""
     traps: TrapKeeper | None = None
     """Of a run with traps, where the trainer has their masters."""
     left_out: dict[str, int] = field(default_factory=dict, init=False)
@@ -99,6 +92,11 @@ class AcceptedWork:
     def files(self) -> list[WorkFile]:
         """Return the files in memory, in order of arrival."""
         return list(self.by_hash.values())
+
+    @property
+    def waits(self) -> bool:
+        """Return whether there is work, graded or not."""
+        return bool(self.by_hash or (self.grader and self.grader.names))
 
     @property
     def refused(self) -> list[str]:
@@ -126,14 +124,19 @@ class AcceptedWork:
         """
         accepted = await self.client.accepted(self.run, min_step)
         names = {work.file_hash for work in accepted}
-        grades = {work.file_hash: work.grades for work in accepted}  # others count once a validator was convicted
-        self.by_hash = {name: file for name, file in self.by_hash.items() if grades.get(name) == file.ref.grades}
+        self.by_hash = {name: file for name, file in self.by_hash.items() if name in names}
         known = set(used) | self.by_hash.keys() | self._refused.keys() | self.left_out.keys()
-        listed = [work for work in accepted if work.file_hash not in known]
+        if self.grader:
+            known |= self.grader.names
+        listed = [work for work in accepted if work.file_hash not in known][: self.grader.room if self.grader else None]
         self._gone = {name: since for name, since in self._gone.items() if name in names}
+        results = [*zip(listed, await asyncio.gather(*(self._take(work) for work in listed)), strict=True)]
+        graded = self.grader.collect(names) if self.grader else ()
         fresh, refused = 0, []
-        for work, found in zip(listed, await asyncio.gather(*(self._take(work) for work in listed)), strict=True):
-            if isinstance(found, WorkFile):
+        for work, found in [*results, *((file.ref, why or file) for file, why in graded)]:
+            if isinstance(found, WorkFile) and self.grader and not found.ref.grades:
+                self.grader.offer(found)
+            elif isinstance(found, WorkFile):
                 self.by_hash[work.file_hash] = found
                 fresh += 1
             elif isinstance(found, str):
@@ -152,9 +155,8 @@ class AcceptedWork:
             root = await asyncio.to_thread(lambda: rollout_tree(rollouts).root)
         if root != hash_bytes(ref.root):
             raise MismatchError(f"the rollouts of {ref.file_hash} have root 0x{root.hex()}, not {ref.root}")
-        if self.terms.has_private_tests:
-            assert self.task_set is not None
-            rollouts = with_grades(rollouts, ref.grades, self.task_set, self.terms, ref.step)
+        if ref.grades:
+            rollouts = with_grades(rollouts, ref.grades)
         check_rows(rollouts, self.run, ref, self.terms, self.vocabulary)
         return WorkFile(ref, tuple(rollouts))
 
@@ -168,7 +170,7 @@ class AcceptedWork:
                 if self.traps is not None and await self.traps.is_picked(work.node, work.index, work.step):
                     self.left_out[work.file_hash] = work.step
                     return None
-            ref = FileRef(work.step, work.node, work.index, work.file_hash, work.root, work.grades)
+            ref = FileRef(work.step, work.node, work.index, work.file_hash, work.root)
             return await self.fetch(ref)
         except _NOT_OF_THE_FILE as error:
             if isinstance(error, _UnseenError) or (isinstance(error, RefusedError) and error.status == NOT_FOUND):
@@ -192,8 +194,6 @@ class AcceptedWork:
                 raise MismatchError(f"a verdict by {verdict.validator} is about another commitment")
             check_verdict(self.client.domain, verdict)
         accepting = {to_checksum_address(verdict.validator) for verdict in work.verdicts if verdict.accepted}
-        if self.terms.has_private_tests:
-            accepting &= await asyncio.to_thread(graders_of, self.client.domain, work)
         if self.traps is not None:
             accepting -= self.traps.distrusted
         required = self.terms.accepts_required
@@ -207,44 +207,3 @@ class AcceptedWork:
             raise _UnseenError(f"{able} of the signers are bonded validators of the run, {required} must be")
         if not await self.chain.call(runs.is_committed(work.node, work.index, work.step, hash_bytes(work.root))):
             raise _UnseenError("the chain has no such commitment")
-
-
-def graders_of(where: Domain, work: AcceptedCommitment) -> set[str]:
-    """Return the validators whose verdicts had committed to the grades of accepted work, by their own statements.
-
-    Raises CheckError when a statement is not its validator's, opens no verdict, or is of other grades.
-    """
-    verdicts = {verdict.validator: verdict for verdict in work.verdicts if verdict.accepted}
-    found = set()
-    for statement in work.statements:
-        verdict = verdicts.get(statement.validator)
-        if verdict is None:
-            raise MismatchError(f"{statement.validator} shows grades without an accepting verdict")
-        read_committed(where, ShownGrades(statement=statement, text=work.grades), verdict)
-        found.add(to_checksum_address(statement.validator))
-    return found
-
-
-def with_grades(
-    rollouts: Sequence[Rollout], text: str, task_set: TaskSet, terms: Terms, step: int
-) -> tuple[Rollout, ...]:
-    """Return a commitment's rows with the rewards of its grades, in a run with private tests.
-
-    Raises CheckError unless there is a grade for each row of a sealed task, and for no other row.
-    """
-    grades = {grade.position: grade for grade in parse_grades(text)}
-    drawn = task_set.at(epoch_of(terms.grade_series, step))
-    if not all(0 <= row.task < drawn.size for row in rollouts):
-        raise MismatchError("a row names a task that the run does not have")
-    sealed = {row.position for row in rollouts if drawn.part(row.task).sealed}
-    if sealed != grades.keys():
-        raise MismatchError(f"{len(grades)} rows are graded, {len(sealed)} are of private tests")
-    rewarded = []
-    for row in rollouts:
-        if row.position in sealed:
-            grade = grades[row.position]
-            parts = np.array(grade.parts, np.int64)
-            rewarded.append(replace(row, task_reward=grade.reward, parts=parts, fuel=max(0, grade.fuel)))
-        else:
-            rewarded.append(row)
-    return tuple(rewarded)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections import deque
-from dataclasses import replace
 from typing import Final
 
 from muster.errors import TRANSIENT, CheckError, MalformedError, RefusedError
-from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import Demand
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
@@ -129,11 +126,11 @@ class Batcher:
                 return None
 
             # 4. Give the step up when no work comes.
-            if self._work.files:
+            if self._work.waits:
                 last_work = self._work_seen = time.monotonic()
             if time.monotonic() - last_work > self._options.idle_seconds:
                 return None
-            if published.is_set() and not self._work.files and await self._newcomers_wait(step):
+            if published.is_set() and not self._work.waits and await self._newcomers_wait(step):
                 return None
 
             # 5. Now and then, see that the step is still on chain, and say what is awaited.
@@ -162,10 +159,7 @@ class Batcher:
         return listed
 
     async def _close(self, step: int, *, at_last: bool = False) -> Batch | None:
-        batch = await asyncio.to_thread(close_batch, self._work.files, step, self._batch_terms, at_last=at_last)
-        if batch is None or not self._terms.has_traps:
-            return batch
-        return replace(batch, salt=hex_hash(secrets.token_bytes(32)))
+        return await asyncio.to_thread(close_batch, self._work.files, step, self._batch_terms, at_last=at_last)
 
     async def _demand(self) -> Demand | None:
         try:

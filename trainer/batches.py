@@ -20,9 +20,10 @@ from muster.constants import MICRO
 from muster.environments.answers import THINK_END
 from muster.environments.rewards import length_reward
 from muster.errors import MismatchError
-from muster.protocol.hashes import hash_bytes
+from muster.grading.grades import grades_hash
+from muster.protocol.batches import batch_leaf
 from muster.protocol.masters import epoch_of
-from muster.protocol.merkle import LeafTree, leaf_of_words
+from muster.protocol.merkle import LeafTree
 from muster.protocol.metric_names import CALLS, LENGTH, LENGTH_ERROR, REWARD, UNENDED
 from muster.protocol.prompts import completion_text
 from muster.protocol.terms import Terms
@@ -51,12 +52,12 @@ class FileRef:
     root: str
     """Root of the rollouts' Merkle tree, 0x-hex."""
     grades: str = ""
-    """Of private tests: what validators agreed on, which follows from the file and the epoch's master."""
+    """In a run with private tests their text (`muster.grading.grades`); empty until the file is graded."""
 
     def leaf(self) -> bytes:
-        """Return the leaf of the batch root: step, node, index, file hash, Merkle root of the rollouts."""
-        node = int(self.node, 16)
-        return leaf_of_words([self.step, node, self.index, hash_bytes(self.file_hash), hash_bytes(self.root)])
+        """Return the leaf of the batch root."""
+        grades = grades_hash(self.grades) if self.grades else ""
+        return batch_leaf(self.step, self.node, self.index, self.file_hash, self.root, grades)
 
 
 @dataclass(frozen=True)
@@ -121,24 +122,21 @@ class Batch:
     step: int
     """Training step: the policy that is updated."""
     files: tuple[FileRef, ...]
-    salt: str = ""
-    """Of a run with traps, 0x-hex: without it few guesses would find the files that a root is of."""
 
     @property
     def root(self) -> bytes:
-        """Return the Merkle root over the salt, if any, and the files in order: what `publishCheckpoint` takes."""
-        salt = [leaf_of_words([hash_bytes(self.salt)])] if self.salt else []
-        return LeafTree.from_hashes([*salt, *(ref.leaf() for ref in self.files)]).root
+        """Return the Merkle root over the files in order: what `publishCheckpoint` takes."""
+        return LeafTree.from_hashes([ref.leaf() for ref in self.files]).root
 
     def to_json(self) -> str:
         files = [[ref.step, ref.node, ref.index, ref.file_hash, ref.root, ref.grades] for ref in self.files]
-        return json.dumps({"step": self.step, "files": files, "salt": self.salt}, separators=(",", ":"))
+        return json.dumps({"step": self.step, "files": files}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the inverse of `to_json`; for the trainer's own files."""
         value: dict[str, Any] = json.loads(text)
-        return cls(value["step"], tuple(FileRef(*row) for row in value["files"]), value.get("salt", ""))
+        return cls(value["step"], tuple(FileRef(*row) for row in value["files"]))
 
 
 def staleness(training_step: int, policy_step: int) -> int:

@@ -55,8 +55,8 @@ class CheckpointMetadata:
     """0x-hex; zero where no batch led here: step 0, and weights that were republished."""
     batch: tuple[str, ...] = ()
     """File hashes of the batch."""
-    batch_salt: str = ""
-    """0x-hex; empty in a run without traps."""
+    grades: tuple[str, ...] = ()
+    """In a run with private tests, the text of each file's grades."""
     updates: int = 0
     """Batches trained on so far; fewer than steps where weights were republished."""
     used: Mapping[str, int] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class CheckpointStore:
                     f"{folder / changed[0]} is not what was written",
                     hint=f"delete {folder} to resume from the step before",
                 )
-            return CheckpointMetadata(**value | {"batch": tuple(value["batch"])})
+            return CheckpointMetadata(**value | {name: tuple(value[name]) for name in ("batch", "grades")})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
                 f"{folder} cannot be read: {error}", hint=f"delete {folder} to resume from the step before"

@@ -183,7 +183,7 @@ class Learner:
             step=self.step + 1,
             batch_root="0x" + batch.root.hex(),
             batch=tuple(ref.file_hash for ref in batch.files),
-            batch_salt=batch.salt,
+            grades=tuple(ref.grades for ref in batch.files if ref.grades),
             updates=updates,
             used={name: step for name, step in used.items() if step >= oldest},
             metrics={**metrics, **batch_metrics(files, batch.step), **update_metrics(report)},

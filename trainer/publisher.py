@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,6 +24,7 @@ from muster.errors import (
     UnreachableError,
     WrongChainError,
 )
+from muster.grading.grades import grades_hash
 from muster.models.weights import check_scale
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import StepReport
@@ -71,11 +73,15 @@ class Publisher:
     async def publish(self, metadata: CheckpointMetadata, model: Path, adapter: Path | None) -> dict[str, float]:
         """Put a step's weights into the served folder and its roots on chain, unless they are there.
 
+        The grades of the batch, whose hashes are under its root, are published before.
+
         Return what they weigh, as metrics. Raises FinishedError when the run is closed; MismatchError when other roots
         are there, or when the run is not at this step yet; ChainError or UnreachableError when the chain refuses for
         good, or for long.
         """
         manifest, sizes = await asyncio.to_thread(self._serve, metadata.step, model, adapter)
+        for text in metadata.grades:
+            await self.retry(partial(self.client.put_grades, self.settings.run, text))
         roots = (metadata.step, manifest.root, hash_bytes(metadata.batch_root))
         await self._anchor(*roots)
         self._anchored = roots
@@ -168,7 +174,7 @@ class Publisher:
             step=metadata.step,
             metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
             batch=list(metadata.batch),
-            salt=metadata.batch_salt or None,
+            grades=[grades_hash(text) for text in metadata.grades],
             dropped=refused,
             stages={name: round(seconds, 3) for name, seconds in stages.items()},
             finished=finished,

@@ -16,17 +16,17 @@ from typing import Any, Final, TypeVar
 import torch
 
 from muster.clients.node_session import node_session
-from muster.clients.opened_traps import OpenedTraps
-from muster.clients.run_data import RunTasks, fetch_profile
+from muster.clients.run_data import RunTasks, fetch_profile, make_rules
 from muster.environments.scoring import Scorers
-from muster.errors import TRANSIENT, ConfigError, MismatchError, StorageError
+from muster.errors import TRANSIENT, ConfigError, FinishedError, MismatchError, StorageError
+from muster.grading.masters import Masters
 from muster.models.files import vocabulary_of
 from muster.protocol.metric_names import HELD_OUT, REWARD, UNENDED, UNENDED_ALARM, UNENDED_HINT
 from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
-from muster.runtime.loop import IDLE, Next, PollLoop, wait_for_event
+from muster.runtime.loop import wait_for_event
 from muster.runtime.process import run_together, to_the_end
 from muster.settings.schema import Settings, TrainerSettings
 from muster.tasksets.taskset import TaskSet
@@ -36,11 +36,10 @@ from trainer.batcher import Batcher
 from trainer.batches import reward_metrics, unended_thinking
 from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
+from trainer.grading import Grader, load_grade_masters
 from trainer.learner import NO_BATCH, Learner, Recipe
 from trainer.model_replica import HEARTBEAT_SECONDS
 from trainer.publisher import Publisher
-from trainer.traps import POLL_SECONDS as TRAP_SECONDS
-from trainer.traps import TrapKeeper, load_trap_masters
 
 log = telemetry.logger("trainer")
 
@@ -74,11 +73,8 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
         publisher = await asyncio.to_thread(Publisher, settings, chain, client, terms)
         vocabulary = await asyncio.to_thread(vocabulary_of, settings.trainer.model)
         work = AcceptedWork(chain, client, reader, settings.run, terms, vocabulary)
-        masters = await asyncio.to_thread(load_trap_masters, settings.trainer.trap_masters, terms)
-        if masters is not None:
-            opened = OpenedTraps(chain, client, settings.run, terms)
-            work.traps = TrapKeeper(chain, client, settings.run, terms, masters, opened)
-        trainer = Trainer(settings, publisher, work, terms, ranks)
+        masters = await asyncio.to_thread(load_grade_masters, settings.trainer.grade_masters, terms)
+        trainer = Trainer(settings, publisher, work, terms, ranks, masters)
         try:
             await trainer.run()
         except BaseException:
@@ -114,14 +110,22 @@ class Trainer:
     """One run's trainer. `run` returns when the last step is published and reported."""
 
     def __init__(
-        self, settings: Settings, publisher: Publisher, work: AcceptedWork, terms: Terms, ranks: Ranks
+        self,
+        settings: Settings,
+        publisher: Publisher,
+        work: AcceptedWork,
+        terms: Terms,
+        ranks: Ranks,
+        masters: Masters | None = None,
     ) -> None:
+        """Make the trainer of a run. masters: of its private tests, where it has some."""
         self.settings = settings
         self.options = settings.trainer
         self.publisher = publisher
         self.accepted_work = work
         self.terms = terms
         self.ranks = ranks
+        self.masters = masters
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch")
         self._learner: Learner | None = None
         self.batcher = Batcher(self.options, publisher, work, terms)
@@ -139,16 +143,23 @@ class Trainer:
         client, folder = self.publisher.client, self.options.state_dir
         run_tasks = await self.publisher.retry(lambda: RunTasks.fetch(client, self.terms, folder))
         await self.publisher.retry(run_tasks.ensure_held_out)
-        tasks = self.accepted_work.task_set = run_tasks.task_set
+        tasks = run_tasks.task_set
         if not tasks.held_out:
             log.warning("the run's task set has no held-out tasks: no score will be taken")
         profile = await self.publisher.retry(lambda: fetch_profile(client, self.terms, folder))
         learner = await self._do(lambda: self._make_learner(profile))
         ended = asyncio.Event()
+        self.accepted_work.grader = await self._make_grader(run_tasks)
         with Scorers(run_tasks.components) as self._scorers:
-            await run_together(
-                self._train(learner, tasks, ended), self._send_heartbeats(learner, ended), self._keep_traps(ended)
-            )
+            try:
+                await run_together(
+                    self._train(learner, tasks, ended),
+                    self._send_heartbeats(learner, ended),
+                    self._grade(learner, ended),
+                )
+            except FinishedError:  # the run is closed
+                await self._show_masters(learner)
+                raise
 
     def _make_learner(self, profile: Profile) -> Learner:
         """Make the learner, in the torch thread: `close` waits for that thread, so it also closes a half-made one."""
@@ -165,32 +176,25 @@ class Trainer:
             if not ended.is_set():
                 await self._do(learner.replica.heartbeat)
 
-    async def _keep_traps(self, ended: asyncio.Event) -> None:
-        """Show masters of traps and count who misses them, until training has ended and all masters are shown.
+    async def _make_grader(self, tasks: RunTasks) -> Grader | None:
+        """Make what grades the run's private tests, where it has some."""
+        if self.masters is None:
+            return None
+        chain, run, folder = self.publisher.chain, self.settings.run, self.options.model
+        rules = await asyncio.to_thread(make_rules, chain, run, self.terms, tasks, folder)
+        return Grader(self.publisher.client, tasks, rules, self.masters)
 
-        Only then is each trap open that nobody found: without its ticket on chain it would be paid for.
-        """
-        if (keeper := self.accepted_work.traps) is None:
-            return
-        done = asyncio.Event()
+    async def _grade(self, learner: Learner, ended: asyncio.Event) -> None:
+        """Grade private tests beside the update loop until training has ended, and show the last master then."""
+        if grader := self.accepted_work.grader:
+            with grader.rules.scorers:
+                await grader.run(lambda: learner.step, ended)
+            await self._show_masters(learner)
 
-        async def poll() -> Next:
-            last = ended.is_set() and await keeper.all_shown()
-            outcome = await keeper.poll()
-            if last and outcome is IDLE:
-                done.set()
-            return outcome
-
-        keeping = asyncio.create_task(PollLoop(log, "traps", TRAP_SECONDS).run(poll))
-        waiting = asyncio.create_task(done.wait())
-        try:
-            await asyncio.wait({keeping, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if keeping.done():
-                keeping.result()
-        finally:
-            for task in (keeping, waiting):
-                task.cancel()
-            await asyncio.gather(keeping, waiting, return_exceptions=True)
+    async def _show_masters(self, learner: Learner) -> None:
+        """Show the masters of all epochs that have begun: nothing more is trained."""
+        if grader := self.accepted_work.grader:
+            await self.publisher.retry(lambda: grader.show_all(learner.step))
 
     async def _train(self, learner: Learner, tasks: TaskSet, ended: asyncio.Event) -> None:
         ratio_to = "recomputed" if learner.replica.recomputes_at_start else "behaviour"

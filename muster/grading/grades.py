@@ -1,4 +1,4 @@
-"""Grades: what a validator says that each sealed row of a commitment is worth, as bytes that all write alike.
+"""Grades: what the trainer says that each sealed row of a commitment is worth, as bytes that all write alike.
 
 Canonical JSON: a list with an entry per sealed row, in order of position.
 
@@ -6,8 +6,7 @@ Canonical JSON: a list with an entry per sealed row, in order of position.
     [position, 0, [], 0]                     void: the sealed reference does not open, or cannot be scored by
     [position, 0, [], -1]                    unsure: another processor could have come to another score
 
-A validator commits to their hash with its verdict (`muster.protocol.masters.grades_commitment`), and shows them with
-its salt once enough others have committed.
+The batch that a step is trained on names their hash (`muster.protocol.batches`), so the trainer cannot change them.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from pydantic import FailFast, Field, TypeAdapter
 from muster.constants import MICRO
 from muster.environments.manifest import MAX_PARTS
 from muster.errors import MalformedError
-from muster.protocol.hashes import keccak
+from muster.protocol.hashes import content_hash
 from muster.protocol.messages import MAX_GRADES_CHARS, UInt32
 from muster.runtime.documents import canonical_json, parse_json
 
 MAX_FUEL: Final = (1 << 63) - 1
 UNSURE_FUEL: Final = -1
-SALT_TAG: Final = b"muster.grade-salt.v1"
 
 
 Millionths = Annotated[int, Field(ge=0, le=MICRO)]
@@ -43,7 +41,7 @@ class RowGrade(NamedTuple):
 
     @property
     def unsure(self) -> bool:
-        """Return whether another processor could compute another score: such a grade is no ground for a case."""
+        """Return whether another processor could compute another score: it is worth nothing, and no lie."""
         return self.fuel == UNSURE_FUEL
 
 
@@ -71,26 +69,16 @@ def parse_grades(text: str) -> tuple[RowGrade, ...]:
     return grades
 
 
-def grades_hash(text: str) -> bytes:
-    """Return the hash of grades that is committed to."""
-    return keccak(text.encode())
+def grades_hash(text: str) -> str:
+    """Return the content hash by which a batch names grades."""
+    return content_hash(text.encode())
 
 
-def salt_of(secret: bytes, run: int, node: str, index: int, root: bytes) -> bytes:
-    """Return a validator's salt for one commitment. It follows from a secret, so that a restart loses nothing."""
-    about = run.to_bytes(4, "big") + bytes.fromhex(node[2:]) + index.to_bytes(4, "big") + root
-    return keccak(SALT_TAG + keccak(secret) + about)
+def differences(ours: Sequence[RowGrade], stated: Sequence[RowGrade]) -> list[int]:
+    """Return the positions at which what is stated is not what the rows come to here.
 
-
-def first_difference(ours: Sequence[RowGrade], theirs: Sequence[RowGrade]) -> int | None:
-    """Return the first position at which two grades differ for sure, None where there is none.
-
-    A row that either of them is unsure of shows nothing; one that only one of them graded does, since the draw says for
-    sure which rows there are to grade.
+    A row that this machine is unsure of shows nothing. One that only one of both graded does.
     """
-    left, right = ({one.position: one for one in grades} for grades in (ours, theirs))
-    for position in sorted({*left, *right}):
-        mine, other = left.get(position), right.get(position)
-        if mine is None or other is None or (mine != other and not (mine.unsure or other.unsure)):
-            return position
-    return None
+    left, right = ({one.position: one for one in grades} for grades in (ours, stated))
+    unsure = {one.position for one in ours if one.unsure}
+    return [one for one in sorted({*left, *right}) if left.get(one) != right.get(one) and one not in unsure]

@@ -7,7 +7,7 @@
 
 Task ids are unique in a set, so no two keys are equal; every sealing draws new masters. The task's line holds the
 ciphertext and the key's sha256: AES-GCM alone would let an owner make one ciphertext that opens to two texts under two
-keys. A reference that does not open is *void*: every validator grades it 0.
+keys. A reference that does not open is *void*: everybody grades it 0.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ that. The replay checks (sampling, activations, log-probabilities) are the valid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -17,6 +17,7 @@ import numpy as np
 
 from muster.constants import MAX_EVIDENCE_BYTES
 from muster.environments.rewards import length_reward
+from muster.errors import MismatchError
 from muster.grading.grades import RowGrade
 from muster.protocol.draws import Draw, GroupDraw
 from muster.protocol.reasons import Reason
@@ -192,7 +193,7 @@ def check_reward(row: CheckedRow) -> Finding | None:
     """Check that scoring again gives the row's score, its parts, its fuel and its length reward.
 
     A score that another machine could have come to otherwise is not judged. Raises UnreachableError when this machine
-    cannot run the scorer. The row of a sealed task says nothing of its score, which validators grade.
+    cannot run the scorer. The row of a sealed task says nothing of its score, which the trainer grades.
     """
     r, slot = row.rollout, row.drawn.task
     if finding := _check_ungraded(row) if row.rules.is_sealed(slot) else _check_score(row):
@@ -252,17 +253,19 @@ def check_rows(rollouts: Sequence[Rollout], draw: Draw, rules: Rules) -> Finding
     return rejecting
 
 
-def grade_rows(rollouts: Sequence[Rollout], draw: Draw, rules: Rules, master: bytes) -> tuple[RowGrade, ...]:
-    """Grade the rows of sealed tasks, by the master of their step's epoch. Raises as `Rules.grade`.
+def grade_rows(rollouts: Iterable[Rollout], rules: Rules, master: bytes) -> Iterator[RowGrade]:
+    """Grade the rows of sealed tasks, by the master of their step's epoch.
 
-    Pure but for the scorers: rows that passed the static checks have the same grades everywhere.
+    Pure but for the scorers: rows that passed the static checks have the same grades everywhere. Raises MismatchError
+    for a task that the run does not have, and as `Rules.grade`.
     """
-    grades = []
-    for row in (CheckedRow(rollout, draw, rules.at(rollout.step)) for rollout in rollouts):
-        if row.rules.is_sealed(row.drawn.task):
-            answer = last_turn(row.rollout.completion_tokens, row.rollout.spans)
-            grades.append(row.rules.grade(row.drawn.task, row.position, answer, master))
-    return tuple(grades)
+    for row in rollouts:
+        then = rules.at(row.step)
+        if not 0 <= row.task < then.task_set.size:
+            raise MismatchError(f"row {row.position} names a task that the run does not have")
+        if then.is_sealed(row.task):
+            answer = last_turn(row.completion_tokens, row.spans)
+            yield then.grade(row.task, row.position, answer, master)
 
 
 def check_file(rollouts: Sequence[Rollout], commitment: CommittedWork, draw: Draw, rules: Rules) -> Finding | None:

@@ -119,7 +119,7 @@ class Rules:
         return self._epochs[epoch]
 
     def is_sealed(self, slot: int) -> bool:
-        """Return whether the reference of a drawn task is sealed: its rows are graded by validators."""
+        """Return whether the reference of a drawn task is sealed: its rows are graded by the trainer."""
         return bool(self.task_set.part(slot).sealed)
 
     def task(self, slot: int) -> Task:
