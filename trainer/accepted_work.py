@@ -31,7 +31,6 @@ from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from trainer.batches import FileRef, WorkFile, check_rows
 from trainer.grading import Grader, with_grades
-from trainer.traps import TrapKeeper
 
 FETCHES: Final = 4
 """Files fetched, and claims asked the chain about, at the same time."""
@@ -77,10 +76,6 @@ class AcceptedWork:
     """Number of token ids that the model knows."""
     grader: Grader | None = None
     """In a run with private tests. Set before the first poll."""
-    traps: TrapKeeper | None = None
-    """Of a run with traps, where the trainer has their masters."""
-    left_out: dict[str, int] = field(default_factory=dict, init=False)
-    """Steps of files that may be traps, by hash: they train nothing, and are no fault of their nodes."""
     _gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES), init=False)
     _claims: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES), init=False)
     by_hash: dict[str, WorkFile] = field(default_factory=dict, init=False)
@@ -104,11 +99,10 @@ class AcceptedWork:
         return list(self._refused)
 
     def forget(self, hashes: Iterable[str], oldest_step: int) -> None:
-        """Drop files that were used or left out, and refusals of steps that cannot come again."""
+        """Drop files that were used, and refusals of steps that cannot come again."""
         for name in hashes:
             self.by_hash.pop(name, None)
         self._refused = {name: step for name, step in self._refused.items() if step >= oldest_step}
-        self.left_out = {name: step for name, step in self.left_out.items() if step >= oldest_step}
 
     def refuse_all(self) -> list[WorkFile]:
         """Refuse all files in memory, since none has a signal; return them."""
@@ -125,7 +119,7 @@ class AcceptedWork:
         accepted = await self.client.accepted(self.run, min_step)
         names = {work.file_hash for work in accepted}
         self.by_hash = {name: file for name, file in self.by_hash.items() if name in names}
-        known = set(used) | self.by_hash.keys() | self._refused.keys() | self.left_out.keys()
+        known = set(used) | self.by_hash.keys() | self._refused.keys()
         if self.grader:
             known |= self.grader.names
         listed = [work for work in accepted if work.file_hash not in known][: self.grader.room if self.grader else None]
@@ -167,9 +161,6 @@ class AcceptedWork:
         try:
             async with self._claims:
                 await self.check_claim(work)
-                if self.traps is not None and await self.traps.is_picked(work.node, work.index, work.step):
-                    self.left_out[work.file_hash] = work.step
-                    return None
             ref = FileRef(work.step, work.node, work.index, work.file_hash, work.root)
             return await self.fetch(ref)
         except _NOT_OF_THE_FILE as error:
@@ -194,8 +185,6 @@ class AcceptedWork:
                 raise MismatchError(f"a verdict by {verdict.validator} is about another commitment")
             check_verdict(self.client.domain, verdict)
         accepting = {to_checksum_address(verdict.validator) for verdict in work.verdicts if verdict.accepted}
-        if self.traps is not None:
-            accepting -= self.traps.distrusted
         required = self.terms.accepts_required
         if len(accepting) < required:
             raise MismatchError(f"{len(accepting)} signed that they accept it, {required} must")

@@ -199,5 +199,5 @@ class Batcher:
         """
         if not self._work.files or (demand := await self._demand()) is None:
             return False
-        here = (len(self._work.files) + len(self._work.left_out)) * self._terms.groups_per_commitment
+        here = len(self._work.files) * self._terms.groups_per_commitment
         return demand.step == step and not demand.wanted and demand.waiting_groups <= here
