@@ -41,26 +41,25 @@ def look_sums(
 
     `states` [sum of lengths, H] and `leads` [sum of lengths] are of row after row, each at least 1 long.
     """
-    sizes = torch.tensor(lengths)
-    there = torch.arange(int(sizes.max())) < sizes[:, None]  # [B, T]
+    sizes = torch.tensor(lengths)[:, None]
+    there = torch.arange(int(sizes.max())) < sizes  # [B, T]
 
-    # 1. S, of states with rows of zeros where there are fewer places.
+    # 1. S: places of shorter rows come before those that are not there, which stay rows of zeros.
     words = _words(place_seeds, SIGN_POSITION, there.shape[1]).to(torch.int64).masked_fill(~there, 1 << 32)
-    places, drawn = words.argsort(stable=True)[:, :PLACES].sort().values, sizes.clamp(max=PLACES)
-    rows = torch.zeros(len(sizes), PLACES, states.shape[1], dtype=torch.float64)
-    filled = torch.arange(PLACES) < drawn[:, None]
-    rows[filled] = states.cpu()[(places + (sizes.cumsum(0) - sizes)[:, None])[filled[:, : places.shape[1]]]].double()
-    flat = rows.flatten(1)
-    of_states = (
-        signs(sign_seeds, flat.shape[1], rows=count).double() @ (flat / flat.norm(dim=1, keepdim=True))[:, :, None]
-    )
+    places = words.argsort(stable=True)[:, :PLACES].sort().values
+    filled = there[:, :PLACES]
+    chosen = torch.zeros(*filled.shape, states.shape[1], dtype=torch.float64)
+    chosen[filled] = states.cpu()[(places + sizes.cumsum(0) - sizes)[filled]].double()
+    flat = chosen.flatten(1)
+    matrices = signs(sign_seeds, PLACES * states.shape[1], rows=count)[:, :, : flat.shape[1]].double()
+    of_states = (matrices * (flat / flat.norm(dim=1, keepdim=True))[:, None]).sum(dim=2)
 
     # 2. P.
     padded = torch.zeros(there.shape, dtype=torch.float64)
     padded[there] = leads.cpu().double()
     bits = (_words(sign_seeds, _LEAD_POSITION, there.shape[1])[:, None] >> torch.arange(count)[:, None]) & 1
-    of_leads = ((1 - 2 * bits) * padded[:, None]).sum(dim=2) / sizes[:, None].sqrt()
-    return torch.stack([of_states[:, :, 0], of_leads], dim=1).float().numpy()
+    of_leads = ((1 - 2 * bits) * padded[:, None]).sum(dim=2) / sizes.sqrt()
+    return torch.stack([of_states, of_leads], dim=1).float().numpy()
 
 
 def _words(seeds: Sequence[int], position: int, tokens: int) -> torch.Tensor:

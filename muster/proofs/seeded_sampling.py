@@ -155,14 +155,6 @@ def measure(
     return Replay(rows.gaps, rows.logprobs, rows.tokens)
 
 
-def runners_up(
-    logits: torch.Tensor, chosen: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float
-) -> tuple[torch.Tensor, Replay]:
-    """Return of each row the token that comes next after the `chosen` one, int64 [B], and how a replay measures it."""
-    tokens = choose(logits.scatter(1, chosen[:, None], _LOWEST), seeds, positions, temperature).tokens
-    return tokens, measure(logits, tokens, seeds, positions, temperature)
-
-
 def leads(
     logits: torch.Tensor, chosen: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float
 ) -> torch.Tensor:
