@@ -26,6 +26,7 @@ from muster.contracts.runs import Checkpoint
 from muster.errors import ChainError, ConfigError, MismatchError, WrongChainError
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.keys import Keys, RunKeys
+from muster.protocol.looks import Seat
 from muster.protocol.terms import Terms, run_hash
 from muster.settings.schema import ChainSettings
 
@@ -318,6 +319,19 @@ class ChainReader:
 
     async def validators(self, run: int) -> list[str]:
         """Return the active validators of a run, in order of registration."""
+        nodes = await self._registered(run)
+        return [address for address, node in nodes.items() if node.status == Status.ACTIVE and node.run == run]
+
+    async def seats(self, run: int, second: int) -> list[Seat]:
+        """Return who was a validator of a run in a second, in order of registration."""
+        return [
+            Seat(address, node.registered_at)
+            for address, node in (await self._registered(run)).items()
+            if node.run == run and node.registered_at <= second and not 0 < node.retired_at <= second
+        ]
+
+    async def _registered(self, run: int) -> dict[str, Node]:
+        """Return all that were ever registered as validators of a run."""
         async with self._validators_lock:
             known = self._validators.setdefault(run, [])
             seen = self._validators_seen.get(run, 0)
@@ -330,8 +344,7 @@ class ChainReader:
                     known.append(event.node)
             self._validators_seen[run] = last
             addresses = list(known)
-        nodes = await self.nodes(addresses)
-        return [a for a, node in zip(addresses, nodes, strict=True) if node.status == Status.ACTIVE and node.run == run]
+        return dict(zip(addresses, await self.nodes(addresses), strict=True))
 
     async def eth_balance(self, address: str) -> int:
         """Return the wei for gas that an address holds."""

@@ -1,0 +1,179 @@
+"""Looks as a run's trainer counted them: the hours' lists, checked, and what follows from them for a validator's pay.
+
+The one reader of lists: for a validator's claims and status, the page, the demo's report and `muster look verify`. A
+list says who is paid; the chain says what of that was posted and paid. `read_call` says who was called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from muster.chain.reads import ChainReader
+from muster.clients.orchestrator import OrchestratorClient
+from muster.clients.transport import parse_answer
+from muster.constants import SAMPLE_BLOCKS
+from muster.contracts import wages
+from muster.contracts.codec import Transaction
+from muster.contracts.wages import Posted, Pot
+from muster.errors import MalformedError, MismatchError, RefusedError
+from muster.protocol.eip712 import Domain, recover_signer
+from muster.protocol.hashes import content_hash
+from muster.protocol.keys import RunKeys
+from muster.protocol.looks import Call, Seat, call_order, hold_seconds, settles_at, wages_tree
+from muster.protocol.messages import LookList, ShownLooks
+from muster.protocol.terms import Terms
+from muster.verification.rules import CommittedWork
+
+MAX_LISTS: Final = 48
+"""Lists that are read back for the one whose root was posted."""
+
+NOT_FOUND: Final = 404
+
+
+def check_list(where: Domain, shown: ShownLooks, run: int, keys: RunKeys) -> LookList:
+    """Return a list of this run. Raises CheckError unless its trainer signed it, of when it was due or later."""
+    said = shown.statement
+    signer = recover_signer(where, said)
+    if signer.lower() not in {one.keys.trainer.lower() for one in keys.since(settles_at(said.hour))}:
+        raise MismatchError(f"the looks of hour {said.hour} are signed by {signer}, which was not the run's trainer")
+    if content_hash(shown.text.encode()) != said.text_hash:
+        raise MismatchError(f"the list of hour {said.hour} is not the one that is signed")
+    found = parse_answer(LookList, shown.text.encode())
+    if (found.run, found.hour) != (run, said.hour):
+        raise MismatchError(f"a list of run {found.run} and hour {found.hour} is signed as one of hour {said.hour}")
+    if len(totals_of(found)) != len(found.totals):
+        raise MalformedError(f"the list of hour {said.hour} names a validator's total twice")
+    return found
+
+
+def totals_of(found: LookList) -> dict[str, int]:
+    """Return what each validator has earned after a list, in token wei."""
+    return {one.validator: one.total for one in found.totals}
+
+
+def root_of(run: int, totals: dict[str, int]) -> bytes:
+    """Return the root that is posted for these totals, at least one."""
+    return wages_tree(run, totals).root
+
+
+@dataclass(frozen=True)
+class WageAccount:
+    """What a validator earned by looking, in token wei."""
+
+    earned: int
+    """By the latest list."""
+    posted: int
+    """Of that, what the root that was posted last says: it can be claimed."""
+    paid: int
+    barred_until: int = 0
+    """Second until which it counts no more; 0: it counts."""
+    claim: Transaction[int] | None = None
+    """Pays the difference; None where there is none, or the list of the posted root is not to be had."""
+
+    @property
+    def due(self) -> int:
+        return max(0, self.posted - self.paid)
+
+
+@dataclass(frozen=True)
+class WageCover:
+    """How far the owner's money for looks reaches, in token wei."""
+
+    pot: Pot
+    left: int
+    """Of what was funded, what no list has counted yet."""
+    hourly: int
+    """What the looks of the latest list's hour cost."""
+
+    @property
+    def hours(self) -> float | None:
+        """Return for how many hours the money covers looks like these; None where they cost nothing."""
+        return self.left / self.hourly if self.hourly else None
+
+
+@dataclass
+class LooksReader:
+    """Reads the lists of one run. Methods raise TRANSIENT errors."""
+
+    chain: ChainReader
+    client: OrchestratorClient
+    run: int
+
+    async def list(self, hour: int | None = None) -> LookList | None:
+        """Return the list of an hour, else the latest, checked; None where there is none."""
+        try:
+            shown = await self.client.looks(self.run, hour)
+        except RefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return None
+        return check_list(self.client.domain, shown, self.run, await self.chain.keys(self.run))
+
+    async def posted(self) -> LookList | None:
+        """Return the list whose root was posted last; None where none was, or the list is not to be had."""
+        roots = [one.root for one in await self.chain.all_events(Posted) if one.run == self.run]
+        latest = await self.list() if roots else None
+        for hour in range(latest.hour, latest.hour - MAX_LISTS, -1) if latest else ():
+            found = latest if latest and hour == latest.hour else await self.list(hour)
+            if found is not None and found.totals and root_of(self.run, totals_of(found)) == roots[-1]:
+                return found
+        return None
+
+    async def account(self, validator: str) -> WageAccount:
+        """Return what a validator earned, and how it claims what is due."""
+        latest, posted = await self.list(), await self.posted()
+        paid = await self.chain.call(wages.paid_to(self.run, validator))
+        barred = next((one.barred_until for one in latest.totals if one.validator == validator), 0) if latest else 0
+        earned = totals_of(latest).get(validator, 0) if latest else 0
+        totals = totals_of(posted) if posted else {}
+        total = totals.get(validator, 0)
+        account = WageAccount(earned, total, paid, barred)
+        if not account.due:
+            return account
+        tree = wages_tree(self.run, totals)
+        place = sorted(totals, key=lambda one: int(one, 16)).index(validator)
+        return replace(account, claim=wages.claim(self.run, tree.root, validator, total, tree.proof(place)))
+
+    async def cover(self) -> WageCover:
+        """Return how far the owner's money reaches."""
+        pot, latest = await self.chain.call(wages.pot(self.run)), await self.list()
+        counted = sum(totals_of(latest).values()) if latest else 0
+        hourly = sum(look.counted for look in latest.looks) if latest else 0
+        return WageCover(pot, max(0, pot.funded - counted), hourly)
+
+
+def check_order(
+    order: Sequence[str], seats: Sequence[Seat], *, block_hash: bytes, node: str, index: int, at: int, terms: Terms
+) -> None:
+    """Raise MismatchError unless validators are called in this order to a commitment, whichever of `seats` rest.
+
+    Who rests is the orchestrator's word: a validator sees it by being called last. The rest is as `call_order`.
+    """
+    drawn = {"block_hash": block_hash, "node": node, "index": index, "at": at, "terms": terms}
+    for first in range(len(order), -1, -1):
+        before = set(order[:first])
+        if call_order([replace(seat, rests=seat.address not in before) for seat in seats], **drawn) == list(order):
+            return
+    raise MismatchError(f"the orchestrator calls others to commitment {index} of {node} than the block's hash does")
+
+
+@dataclass(frozen=True)
+class ReadCall:
+    """A commitment's call, with what it was drawn by."""
+
+    call: Call
+    block_hash: bytes
+    """Of the drawing block."""
+
+
+async def read_call(chain: ChainReader, client: OrchestratorClient, terms: Terms, c: CommittedWork) -> ReadCall:
+    """Return who is called to a commitment, as the orchestrator says and the chain allows. Raises TRANSIENT errors."""
+    drawing, committed = await chain.block(c.block + SAMPLE_BLOCKS), await chain.block(c.block)
+    answer = await client.call(c.run, c.node, c.index)
+    seats, at = await chain.seats(c.run, drawing.timestamp), drawing.timestamp
+    check_order(answer.order, seats, block_hash=drawing.hash, node=c.node, index=c.index, at=at, terms=terms)
+    if answer.opens < committed.timestamp:
+        raise MismatchError(f"the orchestrator opens commitment {c.index} of {c.node} before it was made")
+    return ReadCall(Call(answer.order, answer.opens, hold_seconds(terms), terms.accepts_required), drawing.hash)
