@@ -1,0 +1,192 @@
+"""Grade private tests again by the masters that a run's trainer has shown, and name what it said that is not so.
+
+Nothing is believed here that the chain does not bind: a step's batch is what hashes to its batch root, a file's grades
+are what hash to the last word of the batch's leaf, its rows are what its commitment's root says, and a master is what
+leads to the tip in the terms. So a trainer that changes one of them is found by anybody, on any machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from muster.chain.reads import ChainReader
+from muster.clients.orchestrator import OrchestratorClient
+from muster.clients.run_data import RunTasks
+from muster.contracts.runs import CheckpointPublished, WorkCommitted
+from muster.errors import CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
+from muster.grading.grades import RowGrade, differences, parse_grades
+from muster.protocol.batches import batch_leaf
+from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.masters import check_master, earlier_master, epoch_of, epochs_trained
+from muster.protocol.merkle import LeafTree
+from muster.protocol.messages import StepReport
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import FileLimits
+from muster.rollouts.reader import RolloutReader
+from muster.verification.checks import grade_rows
+from muster.verification.rules import CommittedWork, Rules
+
+NO_BATCH: Final = bytes(32)
+NOT_FOUND: Final = 404
+
+
+@dataclass
+class GradeReport:
+    """What grading again came to."""
+
+    trainer: str
+    """The run's, whose words `lies` are."""
+    epochs: list[int] = field(default_factory=list)
+    """Whose work was graded again."""
+    files: int = 0
+    grades: int = 0
+    """Rows of private tests in these files, but those of `unsure`."""
+    reproduced: int = 0
+    """Rows that come to the same reward, parts and fuel."""
+    unsure: int = 0
+    """Rows that another processor may grade otherwise than this one: they show nothing."""
+    void: int = 0
+    """Rows whose sealed reference does not open, or cannot be scored by."""
+    lies: list[str] = field(default_factory=list)
+    """What the trainer said that is not so."""
+    unchecked: list[str] = field(default_factory=list)
+    """What cannot be checked here, and why."""
+
+
+@dataclass
+class GradeCheck:
+    """Checks what the trainer of one run said of private tests."""
+
+    chain: ChainReader
+    client: OrchestratorClient
+    reader: RolloutReader
+    rules: Rules
+    tasks: RunTasks
+    report: GradeReport = field(init=False)
+    _works: dict[str, CommittedWork] = field(default_factory=dict, init=False)
+    """The run's committed work, by the hash of its file."""
+
+    async def run(self, epoch: int | None = None) -> GradeReport:
+        """Check the work of one epoch, or of all whose masters are shown.
+
+        Raises UnreachableError where the master of `epoch` is not shown, and as chain and client.
+        """
+        run, level = self.rules.run, self.rules.terms.async_level
+        report = self.report = GradeReport((await self.chain.keys_now(run)).trainer)
+        steps = {one.step: one.batch_root for one in await self.chain.all_events(CheckpointPublished) if one.run == run}
+        shown, master = await self._shown(max(steps, default=0))
+        if epoch is not None and epoch > shown and not report.lies:
+            raise UnreachableError(
+                f"the master of epoch {epoch} of run {run} is not shown",
+                hint="its trainer shows it once no work of the epoch can be trained on",
+            )
+        masters = {one: earlier_master(master, shown, one) for one in range(1, shown + 1) if epoch in (None, one)}
+        report.epochs = list(masters)
+        self._works = await self._committed() if masters else {}
+        for step, batch_root in sorted(steps.items()):
+            policies = range(max(0, step - 1 - level), step)
+            if batch_root != NO_BATCH and any(self._epoch(policy) in masters for policy in policies):
+                for work, file_hash, grades in await self._batch(step, batch_root):
+                    if self._epoch(work.step) in masters:
+                        await self._check(work, file_hash, grades, masters[self._epoch(work.step)])
+        return report
+
+    def _epoch(self, step: int) -> int:
+        return epoch_of(self.rules.terms.grade_series, step)
+
+    async def _shown(self, step: int) -> tuple[int, bytes]:
+        """Return the last epoch whose master is shown, 0 for none, and that master. `step`: the newest one on chain."""
+        series = self.rules.terms.grade_series
+        due = epochs_trained(series, step - 1, self.rules.terms.async_level)
+        for epoch in range(self._epoch(step), 0, -1):
+            try:
+                master = hash_bytes((await self.client.shown_master(self.rules.run, epoch)).master)
+                check_master(series, epoch, master)
+            except MismatchError as error:
+                self.report.lies.append(str(error))
+            except RefusedError as error:
+                if error.status != NOT_FOUND:
+                    raise
+                if epoch <= due:
+                    self.report.lies.append(f"the master of epoch {epoch} is withheld, whose work trains nothing more")
+            else:
+                return epoch, master
+        return 0, b""
+
+    async def _committed(self) -> dict[str, CommittedWork]:
+        """Return the run's committed work by the hash of its file, as verdicts name it."""
+        made = [event for event in await self.chain.all_events(WorkCommitted) if event.run == self.rules.run]
+        works = {(event.node, event.index, hex_hash(event.root)): CommittedWork.of(event) for event in made}
+        found: dict[str, CommittedWork] = {}
+        page = await self.client.verdicts(self.rules.run)
+        while page.verdicts:
+            keys = {one.file_hash: (one.node, one.index, one.root) for one in page.verdicts}
+            found |= {name: works[key] for name, key in keys.items() if key in works}
+            page = await self.client.verdicts(self.rules.run, page.cursor)
+        return found
+
+    async def _batch(self, step: int, batch_root: bytes) -> list[tuple[CommittedWork, str, str]]:
+        """Return a step's work with the hashes of its files and of their grades; none where the root is of others."""
+        try:
+            said = await self.client.step_report(self.rules.run, step)
+        except CheckError as error:
+            self.report.unchecked.append(f"step {step} has no report: {error}")
+            return []
+        if unknown := [name for name in said.batch if name not in self._works]:
+            self.report.unchecked.append(f"step {step} is of files that no verdict names, such as {unknown[0]}")
+            return []
+        if not said.batch or len(said.batch) != len(said.grades) or self._root_of(said) != batch_root:
+            self.report.lies.append(f"step {step}: its root on chain is not of the files and grades reported")
+            return []
+        return [(self._works[name], name, grades) for name, grades in zip(said.batch, said.grades, strict=True)]
+
+    def _root_of(self, said: StepReport) -> bytes:
+        works = [(self._works[name], name, grades) for name, grades in zip(said.batch, said.grades, strict=True)]
+        return LeafTree.from_hashes(
+            [batch_leaf(work.step, work.node, work.index, name, hex_hash(work.root), one) for work, name, one in works]
+        ).root
+
+    async def _check(self, work: CommittedWork, file_hash: str, grades: str, master: bytes) -> None:
+        """Grade a file's rows again, and compare."""
+        about, report = f"commitment {work.index} of {work.node}", self.report
+        try:
+            stated = parse_grades(await self.client.grades_text(self.rules.run, grades))
+        except (MismatchError, MalformedError) as error:
+            report.lies.append(f"{about}: what is published as its grades is not what its batch names: {error}")
+            return
+        except (RefusedError, UnreachableError) as error:
+            report.unchecked.append(f"{about}: its grades cannot be had: {error}")
+            return
+        try:
+            ours = await self._grade(work, file_hash, master)
+        except (CheckError, UnreachableError) as error:
+            report.unchecked.append(f"{about} cannot be graded here: {error}")
+            return
+        wrong = differences(ours, stated)
+        unsure = sum(one.unsure for one in ours)
+        rows = len({one.position for one in (*ours, *stated)}) - unsure
+        report.files += 1
+        report.grades += rows
+        report.reproduced += rows - len(wrong)
+        report.unsure += unsure
+        report.void += sum(not one.parts and not one.unsure for one in ours)
+        said, here = ({one.position: one for one in grades} for grades in (stated, ours))
+        report.lies += [
+            f"row {at} of {about} is graded {_words(said.get(at))}, and comes to {_words(here.get(at))}" for at in wrong
+        ]
+
+    async def _grade(self, work: CommittedWork, file_hash: str, master: bytes) -> tuple[RowGrade, ...]:
+        rows = await self.reader.read(await self.client.get_file(file_hash), FileLimits.from_terms(self.rules.terms))
+        if (await asyncio.to_thread(rollout_tree, rows)).root != work.root:
+            raise MismatchError("the file is not what was committed to")
+        slots = {row.task for row in rows if 0 <= row.task < self.rules.task_set.size}
+        await self.tasks.ensure_slots(slots, self._epoch(work.step))
+        return await asyncio.to_thread(lambda: tuple(grade_rows(rows, self.rules, master)))
+
+
+def _words(grade: RowGrade | None) -> str:
+    if grade is None:
+        return "not at all"
+    return "unsure" if grade.unsure else f"{grade.reward} of parts {list(grade.parts)} with fuel {grade.fuel}"
