@@ -16,6 +16,14 @@ contract Wages is IWages {
     using SafeCast for uint256;
     using SafeERC20 for IERC20;
 
+    // ------------------------------------------------------------------------------------------------------- types
+
+    /// @dev Whom a validator's wages go to, which never changes, and what it was paid: one word.
+    struct Payee {
+        address operator;
+        uint96 paid;
+    }
+
     // --------------------------------------------------------------------------------------------------- constants
 
     /// @inheritdoc IWages
@@ -31,8 +39,7 @@ contract Wages is IWages {
     // ----------------------------------------------------------------------------------------------------- storage
 
     mapping(uint32 run => Pot) private _pots;
-    /// @inheritdoc IWages
-    mapping(uint32 run => mapping(address validator => uint256)) public paidTo;
+    mapping(uint32 run => mapping(address validator => Payee)) private _payees;
     /// @inheritdoc IWages
     mapping(uint32 run => mapping(bytes32 root => bool)) public isPosted;
 
@@ -112,21 +119,24 @@ contract Wages is IWages {
         returns (uint256 paid)
     {
         Pot storage pot_ = _pots[run];
+        Payee storage payee = _payees[run][validator];
 
         // Check.
         require(isPosted[run][root], RootNotPosted(run, root));
         bytes32 leaf = keccak256(bytes.concat(keccak256(abi.encode(run, validator, total))));
         require(MerkleProof.verifyCalldata(proof, root, leaf), WageNotInRoot(leaf, root));
-        paid = Math.min(Math.saturatingSub(total, paidTo[run][validator]), pot_.posted - pot_.claimed);
+        paid = Math.min(Math.saturatingSub(total, payee.paid), pot_.posted - pot_.claimed);
         require(paid != 0, NothingOwed(run, validator));
 
         // Effect.
-        paidTo[run][validator] += paid;
+        address operator = payee.operator;
+        if (operator == address(0)) operator = REGISTRY.operatorOf(validator);
+        (payee.operator, payee.paid) = (operator, (payee.paid + paid).toUint96());
         pot_.claimed += uint112(paid);
         emit Claimed(run, validator, paid);
 
         // Interaction.
-        TOKEN.safeTransfer(REGISTRY.operatorOf(validator), paid);
+        TOKEN.safeTransfer(operator, paid);
     }
 
     // ------------------------------------------------------------------------------------------------------- views
@@ -134,6 +144,11 @@ contract Wages is IWages {
     /// @inheritdoc IWages
     function pot(uint32 run) external view returns (Pot memory) {
         return _pots[run];
+    }
+
+    /// @inheritdoc IWages
+    function paidTo(uint32 run, address validator) external view returns (uint256) {
+        return _payees[run][validator].paid;
     }
 
     // ---------------------------------------------------------------------------------------------------- internal

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import { IMasters } from "../../contracts/interfaces/IMasters.sol";
 import { IRefutations } from "../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
 import { IRunTerms } from "../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
-import { ITraps } from "../../contracts/interfaces/ITraps.sol";
+import { IWages } from "../../contracts/interfaces/IWages.sol";
 import { House } from "./House.sol";
 
 /// @title No contract is made that names nobody where it needs somebody.
@@ -32,20 +31,17 @@ contract ConstructTest is House {
     function test_Construct_RevertWhen_AnAddressIsZero() public {
         bytes memory none = abi.encode(address(0));
         _expectRefused("RunTerms.sol:RunTerms", none, abi.encodeWithSelector(IRunTerms.ZeroAddress.selector));
-        _expectRefused("Masters.sol:Masters", none, abi.encodeWithSelector(IMasters.ZeroAddress.selector));
-        for (uint256 missing = 0; missing < 6; missing++) {
-            address[6] memory a = [SOME, SOME, SOME, SOME, SOME, SOME];
+        for (uint256 missing = 0; missing < 4; missing++) {
+            address[4] memory a = [SOME, SOME, SOME, SOME];
             a[missing] = address(0);
-            bytes memory arguments = abi.encode(a[0], a[1], a[2], a[3], a[4], a[5], guardian);
+            bytes memory arguments = abi.encode(a[0], a[1], a[2], a[3], guardian);
             _expectRefused("Runs.sol:Runs", arguments, abi.encodeWithSelector(IRuns.ZeroAddress.selector));
-            arguments = abi.encode(a[0], a[1], a[2], a[3], a[4], a[5]);
-            _expectRefused("Traps.sol:Traps", arguments, abi.encodeWithSelector(ITraps.ZeroAddress.selector));
-            if (missing == 5) continue;
-            arguments = abi.encode(a[0], a[1], a[2], a[3], a[4]);
+            arguments = abi.encode(a[0], a[1], a[2], a[3]);
+            _expectRefused("Wages.sol:Wages", arguments, abi.encodeWithSelector(IWages.ZeroAddress.selector));
             _expectRefused(
                 "SlashCourt.sol:SlashCourt", arguments, abi.encodeWithSelector(ISlashCourt.ZeroAddress.selector)
             );
-            if (missing > 2) continue;
+            if (missing == 3) continue;
             arguments = abi.encode(a[0], a[1], a[2]);
             _expectRefused("Registry.sol:Registry", arguments, abi.encodeWithSelector(IRegistry.ZeroAddress.selector));
             _expectRefused(
@@ -56,7 +52,7 @@ contract ConstructTest is House {
 
     /// @dev Without a guardian nobody pauses.
     function test_Construct_WithoutAGuardian() public {
-        IRuns ungoverned = IRuns(_deployRuns(address(masters), address(court), address(0)));
+        IRuns ungoverned = IRuns(_deployRuns(address(court), address(0)));
         vm.assertEq(ungoverned.GUARDIAN(), address(0));
         vm.expectRevert(abi.encodeWithSelector(IRuns.NotGuardian.selector, guardian));
         vm.prank(guardian);

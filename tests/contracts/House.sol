@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import { IMasters } from "../../contracts/interfaces/IMasters.sol";
 import { IMusterToken } from "../../contracts/interfaces/IMusterToken.sol";
 import { IRefutations } from "../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
 import { IRunTerms } from "../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
-import { ITraps } from "../../contracts/interfaces/ITraps.sol";
+import { IWages } from "../../contracts/interfaces/IWages.sol";
 import { Draws } from "../../contracts/libraries/Draws.sol";
 import { Leaves } from "../../contracts/libraries/Leaves.sol";
 import { Kind } from "./Kind.sol";
@@ -25,7 +24,6 @@ abstract contract House {
     /// @dev A full hour, so that tests can count from it.
     uint256 internal constant START = 486_000 hours;
     uint24 internal constant HOUR = 486_000;
-    uint24 internal constant LAST_HOUR = HOUR + 10_000;
 
     uint256 internal constant WORKER = 4;
     uint256 internal constant OTHER_WORKER = 5;
@@ -39,11 +37,9 @@ abstract contract House {
     IRegistry internal registry;
     IRunTerms internal runTerms;
     IRuns internal runs;
-    IMasters internal masters;
     ISlashCourt internal court;
     IRefutations internal refutations;
-    ITraps internal traps;
-    address private _trapsAt;
+    IWages internal wages;
 
     address internal owner = address(0xa11ce);
     address internal trainer = address(0x7a1);
@@ -64,31 +60,24 @@ abstract contract House {
     function _deploy() internal {
         uint256 nonce = vm.getNonce(address(this));
         address runsAt = vm.computeCreateAddress(address(this), nonce + 3);
-        address mastersAt = vm.computeCreateAddress(address(this), nonce + 4);
-        address courtAt = vm.computeCreateAddress(address(this), nonce + 5);
-        _trapsAt = vm.computeCreateAddress(address(this), nonce + 7);
-        address refutationsAt = vm.computeCreateAddress(address(this), nonce + 6);
+        address courtAt = vm.computeCreateAddress(address(this), nonce + 4);
+        address refutationsAt = vm.computeCreateAddress(address(this), nonce + 5);
         token = IMusterToken(vm.deployCode(_tokenArtifact()));
         registry = IRegistry(vm.deployCode("Registry.sol:Registry", abi.encode(token, runsAt, courtAt)));
         runTerms = IRunTerms(vm.deployCode("RunTerms.sol:RunTerms", abi.encode(runsAt)));
-        runs = IRuns(_deployRuns(mastersAt, courtAt, guardian));
-        masters = IMasters(vm.deployCode("Masters.sol:Masters", abi.encode(runTerms)));
+        runs = IRuns(_deployRuns(courtAt, guardian));
         court = ISlashCourt(
-            vm.deployCode("SlashCourt.sol:SlashCourt", abi.encode(registry, runs, runTerms, refutationsAt, _trapsAt))
+            vm.deployCode("SlashCourt.sol:SlashCourt", abi.encode(registry, runs, runTerms, refutationsAt))
         );
         refutations = IRefutations(vm.deployCode("Refutations.sol:Refutations", abi.encode(runs, runTerms, court)));
-        traps =
-            ITraps(vm.deployCode("Traps.sol:Traps", abi.encode(registry, runs, runTerms, masters, court, refutations)));
-        vm.assertEq(address(traps), _trapsAt);
+        wages = IWages(vm.deployCode("Wages.sol:Wages", abi.encode(token, registry, runTerms, runs)));
         vm.assertEq(address(refutations), refutationsAt);
         vm.assertEq(address(runs), runsAt);
-        vm.assertEq(address(masters), mastersAt);
         vm.assertEq(address(court), courtAt);
     }
 
-    function _deployRuns(address masters_, address court_, address guardian_) internal returns (address) {
-        return
-            vm.deployCode("Runs.sol:Runs", abi.encode(token, registry, runTerms, masters_, court_, _trapsAt, guardian_));
+    function _deployRuns(address court_, address guardian_) internal returns (address) {
+        return vm.deployCode("Runs.sol:Runs", abi.encode(token, registry, runTerms, court_, guardian_));
     }
 
     function _tokenArtifact() internal pure virtual returns (string memory) {
@@ -110,6 +99,8 @@ abstract contract House {
         t.acceptsRequired = 1;
         t.sealQuorum = 2;
         t.minStepInterval = 60;
+        t.wageBps = 625;
+        t.lookRows = 12;
         t.commitPhase = 13 hours;
         t.revealPhase = 14 hours;
         t.jurySeniority = 24 hours;
@@ -187,6 +178,37 @@ abstract contract House {
         vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeRunning.selector, run, readyAt, readyAt - 1));
         vm.prank(owner);
         runs.withdrawEscrow(run, FUNDS);
+    }
+
+    // -------------------------------------------------------------------------------------------------- wages' steps
+
+    function _fundWages(uint256 amount) internal {
+        _mint(owner, amount);
+        vm.startPrank(owner);
+        token.approve(address(wages), amount);
+        wages.fund(run, amount);
+        vm.stopPrank();
+    }
+
+    function _post(bytes32 root, uint256 sum) internal {
+        vm.prank(trainer);
+        wages.post(run, root, sum);
+    }
+
+    function _wage(uint256 i, uint256 total) internal view returns (bytes32) {
+        return keccak256(bytes.concat(keccak256(abi.encode(run, node(i), total))));
+    }
+
+    /// @dev Root over the totals of validators 0 and 1, and the proof of each.
+    function _wageTree(uint256 first, uint256 second)
+        internal
+        view
+        returns (bytes32 root, bytes32[] memory proof, bytes32[] memory otherProof)
+    {
+        (bytes32 a, bytes32 b) = (_wage(0, first), _wage(1, second));
+        root = a < b ? keccak256(abi.encode(a, b)) : keccak256(abi.encode(b, a));
+        (proof, otherProof) = (new bytes32[](1), new bytes32[](1));
+        (proof[0], otherProof[0]) = (b, a);
     }
 
     // --------------------------------------------------------------------------------------------------- node steps
@@ -307,12 +329,12 @@ abstract contract House {
 
     function _sealAs(uint256 i, uint24 hour, bytes32 vouched) internal {
         vm.prank(node(i));
-        runs.seal(run, hour, vouched, 0, _link(i, hour));
+        runs.seal(run, hour, vouched, _link(i, hour));
     }
 
-    /// @dev Of validator i's hash chain, which ends at `LAST_HOUR`; its tip is the link of the hour before it registers.
+    /// @dev What validator i shows as its link of an hour; no contract looks at it.
     function _link(uint256 i, uint24 hour) internal pure returns (bytes32) {
-        return Draws.earlierLink(keccak256(abi.encode("secret", i)), LAST_HOUR - hour);
+        return keccak256(abi.encode("link", i, hour));
     }
 
     // -------------------------------------------------------------------------------------------------- court steps
@@ -470,6 +492,11 @@ abstract contract House {
         }
         vm.assertEq(token.balanceOf(address(runs)), escrows, "runs' books");
         vm.assertEq(token.balanceOf(address(court)), 0, "the court holds nothing");
+        uint256 unclaimed = 0;
+        for (uint32 i = 1; i <= runTerms.runCount(); i++) {
+            unclaimed += wages.pot(i).funded - wages.pot(i).claimed;
+        }
+        vm.assertEq(token.balanceOf(address(wages)), unclaimed, "wages' books");
     }
 
     function _bound(uint256 value, uint256 minimum, uint256 maximum) internal pure returns (uint256) {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import { IMasters } from "../../contracts/interfaces/IMasters.sol";
 import { IRefutations } from "../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
 import { IRunTerms } from "../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
+import { IWages } from "../../contracts/interfaces/IWages.sol";
 import { Leaves } from "../../contracts/libraries/Leaves.sol";
-import { GradeHouse } from "./court/GradeHouse.sol";
+import { House } from "./House.sol";
 import { Kind } from "./Kind.sol";
 
 /// @title A world with 10 of everything and one with 1,000, in a quick run 100: every external function costs the same
 /// in both, or no more than the bound that is named here.
 /// @dev Everything: cases, nodes, validators, tenures of keys, seals and hours. `make test-rest` has the thousand.
-/// @dev Left out are Traps, and what only another of our contracts may call: its caller's cost has it.
+/// @dev Left out is what only another of our contracts may call: its caller's cost has it.
 /// tests/unit/docs/test_trust_docs.py checks that no other function is missing.
 /// forge-config: default.isolate = true
-contract WorldsTest is GradeHouse {
+contract WorldsTest is House {
     uint256 private constant FEW = 10;
     /// @dev Gas by which a call may differ: zero bytes in what is hashed, bits of a counter.
     uint256 private constant SLACK = 300;
@@ -46,7 +46,6 @@ contract WorldsTest is GradeHouse {
         _measure();
         // 2,000 entries in the history of validators are seven bisections more than 20.
         _assertSame("SlashCourt.openCase", 7 * BISECTION);
-        _assertSame("SlashCourt.openGradeCase", 7 * BISECTION);
         _assertSame("Registry.validatorsAt", 7 * BISECTION);
         _assertSame("RunTerms.tenures", (many - FEW) * TENURE);
         for (uint256 i = 0; i < _names.length; i++) {
@@ -74,7 +73,7 @@ contract WorldsTest is GradeHouse {
             vm.prank(owner);
             runTerms.changeKeys(run, _keys());
             vm.warp(block.timestamp + 1 hours);
-            _sealBoth(_hour() - 1);
+            _seal(_hour() - 1);
         }
         vm.assertEq(runs.runState(run).sealedThrough, _hour() - 1);
         for (uint256 i = 0; i < count; i++) {
@@ -98,14 +97,6 @@ contract WorldsTest is GradeHouse {
             vm.prank(operator(FIRST));
             registry.register(registration, abi.encodePacked(r, s, v));
         }
-    }
-
-    /// @dev Two validators seal an hour. Without traps no link is looked at, and making one takes long.
-    function _sealBoth(uint24 hour) private {
-        vm.prank(node(0));
-        runs.seal(run, hour, keccak256("vouched"), 0, 0);
-        vm.prank(node(1));
-        runs.seal(run, hour, keccak256("vouched"), 0, 0);
     }
 
     function _joinGuest(uint256 i) private {
@@ -158,7 +149,7 @@ contract WorldsTest is GradeHouse {
         _measureNodes();
         _measureWork();
         _measureCourt();
-        _measureGrades();
+        _measureWages();
         _viewRegistry();
         _viewTerms();
         _viewRuns();
@@ -306,12 +297,32 @@ contract WorldsTest is GradeHouse {
         _cost("SlashCourt.reportAbsence");
     }
 
-    function _measureGrades() private {
-        _commit(FIRST + 7);
-        _accuseGrader(0, _targetOf(FIRST + 7, 0), 3);
-        _cost("SlashCourt.openGradeCase");
-        masters.revealMaster(run, GRADES_SERIES, _master(1));
-        _cost("Masters.revealMaster");
+    function _measureWages() private {
+        _fundWages(20 ether);
+        (bytes32 root, bytes32[] memory proof,) = _wageTree(1 ether, 2 ether);
+        _post(root, 3 ether);
+        wages.claim(run, root, node(0), 1 ether, proof);
+        (root, proof,) = _wageTree(2 ether, 3 ether);
+        _post(root, 5 ether);
+        _cost("Wages.post");
+        wages.claim(run, root, node(0), 2 ether, proof);
+        _cost("Wages.claim");
+        uint256 now_ = block.timestamp;
+        _mint(owner, 1 ether);
+        vm.startPrank(owner);
+        token.approve(address(wages), 1 ether);
+        wages.fund(run, 1 ether);
+        _cost("Wages.fund");
+        wages.announceTakeBack(run, 1 ether);
+        _cost("Wages.announceTakeBack");
+        vm.warp(now_ + 24 hours);
+        wages.takeBack(run);
+        _cost("Wages.takeBack");
+        vm.stopPrank();
+        vm.warp(now_);
+        _look("Wages.pot", address(wages), abi.encodeCall(IWages.pot, (run)));
+        _look("Wages.paidTo", address(wages), abi.encodeCall(IWages.paidTo, (run, node(0))));
+        _look("Wages.isPosted", address(wages), abi.encodeCall(IWages.isPosted, (run, root)));
     }
 
     // ----------------------------------------------------------------------------------------------------------- views
@@ -333,11 +344,6 @@ contract WorldsTest is GradeHouse {
         IRegistry.Registration memory registration = _registration(9_000, IRegistry.Role.Worker);
         _look("Registry.consentDigest", place, abi.encodeCall(IRegistry.consentDigest, (operator(1), registration)));
         _look("Registry.domainSeparator", place, abi.encodeCall(IRegistry.domainSeparator, ()));
-        place = address(masters);
-        _look("Masters.masters", place, abi.encodeCall(IMasters.masters, (run, GRADES_SERIES)));
-        _look("Masters.masterOf", place, abi.encodeCall(IMasters.masterOf, (run, GRADES_SERIES, 1)));
-        _look("Masters.checkPublishable", place, abi.encodeCall(IMasters.checkPublishable, (run, _latest())));
-        _look("Masters.checkPayable", place, abi.encodeCall(IMasters.checkPayable, (run, _latest() + 1)));
     }
 
     function _viewTerms() private {
@@ -348,10 +354,6 @@ contract WorldsTest is GradeHouse {
         _look("RunTerms.runHash", place, abi.encodeCall(IRunTerms.runHash, (run)));
         _look("RunTerms.checkRun", place, abi.encodeCall(IRunTerms.checkRun, (run, runHash)));
         _look("RunTerms.caseTerms", place, abi.encodeCall(IRunTerms.caseTerms, (run)));
-        _look("RunTerms.trapTerms", place, abi.encodeCall(IRunTerms.trapTerms, (run)));
-        _look("RunTerms.seriesOf", place, abi.encodeCall(IRunTerms.seriesOf, (run)));
-        _look("RunTerms.tipOf", place, abi.encodeCall(IRunTerms.tipOf, (run, GRADES_SERIES)));
-        _look("RunTerms.firstPrizes", place, abi.encodeCall(IRunTerms.firstPrizes, (run)));
         _look("RunTerms.tenures", place, abi.encodeCall(IRunTerms.tenures, (run)));
         _look("RunTerms.storageKeyAt", place, abi.encodeCall(IRunTerms.storageKeyAt, (run, block.timestamp)));
         _look("RunTerms.drawTerms", place, abi.encodeCall(IRunTerms.drawTerms, (node(FIRST))));
@@ -382,7 +384,6 @@ contract WorldsTest is GradeHouse {
         _look("Runs.challengeableUntil", place, abi.encodeCall(IRuns.challengeableUntil, (worker, 0)));
         _look("Runs.sealedThrough", place, abi.encodeCall(IRuns.sealedThrough, (run)));
         _look("Runs.vouchRoot", place, abi.encodeCall(IRuns.vouchRoot, (node(0), _hour())));
-        _look("Runs.rejections", place, abi.encodeCall(IRuns.rejections, (node(0), _hour())));
         _look("Runs.sealerOf", place, abi.encodeCall(IRuns.sealerOf, (node(0))));
         _look("Runs.sealCount", place, abi.encodeCall(IRuns.sealCount, (run, _hour())));
         _look("Runs.unreserved", place, abi.encodeCall(IRuns.unreserved, (run)));
@@ -396,12 +397,11 @@ contract WorldsTest is GradeHouse {
         uint256 caseId = court.caseCount();
         _look("SlashCourt.caseCount", place, abi.encodeCall(ISlashCourt.caseCount, ()));
         _look("SlashCourt.caseOf", place, abi.encodeCall(ISlashCourt.caseOf, (caseId)));
-        _look("SlashCourt.bountyOf", place, abi.encodeCall(ISlashCourt.bountyOf, (caseId)));
         _look("SlashCourt.ballot", place, abi.encodeCall(ISlashCourt.ballot, (caseId, node(1))));
         _look("SlashCourt.isJudge", place, abi.encodeCall(ISlashCourt.isJudge, (caseId, node(1))));
         _look("SlashCourt.isResolvable", place, abi.encodeCall(ISlashCourt.isResolvable, (caseId)));
         _look("SlashCourt.collectable", place, abi.encodeCall(ISlashCourt.collectable, (caseId, node(1))));
-        ISlashCourt.Target memory target = _targetOf(FIRST, 0);
+        ISlashCourt.Target memory target = ISlashCourt.Target(node(FIRST), 0, _latest(), _root(FIRST, 0));
         _look("SlashCourt.chargeOf", place, abi.encodeCall(ISlashCourt.chargeOf, (target, 1, 7, bytes32(0))));
         _look("SlashCourt.voteHash", place, abi.encodeCall(ISlashCourt.voteHash, (1, node(1), true, bytes32(0))));
         (ISlashCourt.Receipt memory receipt,) = _receipt(STORAGE, FIRST, 0);

@@ -86,22 +86,14 @@ contract OpenCaseTest is House {
         court.openCase(ISlashCourt.Target(node(WORKER), 0, 0, ~root), kind, 0, bytes32(0));
     }
 
-    /// @dev That is said of a validator, with its own statement.
     /// @dev A kind is a number that only accusers and judges read.
     function testFuzz_OpenCase_OfAnyKind(uint8 kind) public {
-        vm.assume(kind != Kind.WRONG_GRADE);
         ISlashCourt.Case memory c = court.caseOf(_accuseBy(0, WORKER, 0, kind));
         vm.assertEq(c.kind, kind);
         vm.assertEq(
             c.charge,
             keccak256(abi.encode(node(WORKER), uint32(0), uint32(0), _root(WORKER, 0), kind, uint32(7), c.evidenceHash))
         );
-    }
-
-    function test_OpenCase_RevertWhen_KindOfGrades() public {
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.KindOfGrades.selector));
-        vm.prank(node(0));
-        court.openCase(ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0)), Kind.WRONG_GRADE, 0, bytes32(0));
     }
 
     function test_OpenCase_RevertWhen_NodeGone() public {

@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import { IRefutations } from "../../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../../contracts/libraries/Leaves.sol";
 import { Kind } from "../Kind.sol";
@@ -172,8 +173,129 @@ contract ProveTest is ProofHouse {
             court.openCase(ISlashCourt.Target(node(WORKER), index, 0, root), Kind.WRONG_REWARD, 3, bytes32(0));
         _prove(index, root, leaf, proof);
         vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.Moot);
-        vm.assertEq(registry.freeBalance(operator(0)), 100 ether);
+        vm.assertEq(registry.freeBalance(operator(0)), 105 ether);
         vm.assertEq(registry.totalHeld(), 0);
+        _assertSolvent();
+    }
+
+    // ------------------------------------------------------------------------- half of the bounty is who accused first's
+
+    function _accuseWith(uint256 challenger, uint32 index, bytes32 root, uint8 kind) private returns (uint256) {
+        vm.prank(node(challenger));
+        return court.openCase(ISlashCourt.Target(node(WORKER), index, 0, root), kind, 3, keccak256("evidence"));
+    }
+
+    function _wrongLeaf()
+        private
+        returns (Leaves.Leaf memory leaf, uint32 index, bytes32 root, bytes32[] memory proof)
+    {
+        leaf = _honestLeaf(WORKER, runs.work(node(WORKER)).next, 0, 3);
+        leaf.seed += 1;
+        (index, root, proof) = _commitLeaf(leaf);
+    }
+
+    /// @dev A node that was accused of other work proves itself guilty by a key of its own: it keeps half of the bounty.
+    function test_Prove_WhileACaseIsOpenHalfIsTheChallengers() public {
+        _commit(WORKER);
+        uint256 caseId = _accuse(WORKER, 0);
+        (Leaves.Leaf memory leaf, uint32 index, bytes32 root, bytes32[] memory proof) = _wrongLeaf();
+        uint256 supply = token.totalSupply();
+        vm.expectEmit(address(court));
+        emit ISlashCourt.BountyHalved(caseId, stranger, 5 ether);
+        _prove(index, root, leaf, proof);
+        vm.assertEq(registry.freeBalance(stranger), 5 ether);
+        vm.assertEq(token.totalSupply(), supply - 40 ether);
+        // The fee is back as well: the case is moot.
+        vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.Moot);
+        vm.assertEq(registry.freeBalance(operator(0)), 105 ether);
+        _assertSolvent();
+    }
+
+    /// @dev Of several cases the earliest that is open has it, whichever ended before, whatever each is about.
+    function test_Prove_TheEarliestOpenCaseHasTheHalf() public {
+        _commit(WORKER);
+        uint256 first = _accuseBy(0, WORKER, 0, Kind.DATA_MISSING);
+        _accuseBy(1, WORKER, 0, Kind.WRONG_REWARD);
+        _accuseBy(2, WORKER, 0, Kind.WRONG_REWARD);
+        (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
+        uint256 before = vm.snapshotState();
+        court.dismiss(first, receipt, signature);
+        _assertHalved(1);
+        vm.assertTrue(vm.revertToState(before));
+        _assertHalved(0);
+    }
+
+    /// @dev Whichever of three cases end before the proof, in whatever order, the earliest of the others has the half.
+    function testFuzz_Prove_TheEarliestOpenCaseHasTheHalf(uint256 order, uint256 ended) public {
+        _commit(WORKER);
+        uint256[3] memory cases;
+        for (uint256 i = 0; i < 3; i++) {
+            cases[i] = _accuseBy(i, WORKER, 0, Kind.DATA_MISSING);
+        }
+        (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
+        bool[3] memory over;
+        for (uint256 k = 0; k < ended % 3; k++) {
+            uint256 i = (order >> (8 * k)) % 3;
+            while (over[i]) i = (i + 1) % 3;
+            over[i] = true;
+            court.dismiss(cases[i], receipt, signature);
+        }
+        _assertHalved(!over[0] ? 0 : !over[1] ? 1 : 2);
+    }
+
+    /// @dev WORKER errs, a stranger proves it: the stranger and the operator of validator i have half of the bounty each.
+    function _assertHalved(uint256 i) private {
+        (Leaves.Leaf memory leaf, uint32 index, bytes32 root, bytes32[] memory proof) = _wrongLeaf();
+        uint256[3] memory before;
+        for (uint256 k = 0; k < 3; k++) {
+            before[k] = registry.freeBalance(operator(k));
+        }
+        _prove(index, root, leaf, proof);
+        vm.assertEq(registry.freeBalance(stranger), 5 ether);
+        for (uint256 k = 0; k < 3; k++) {
+            vm.assertEq(registry.freeBalance(operator(k)), before[k] + (k == i ? 5 ether : 0));
+        }
+        _assertSolvent();
+    }
+
+    /// @dev Who accuses in vain pays its fee; when that case is over, a proof's bounty is whole again.
+    function test_Prove_AShamCaseCostsItsFee() public {
+        _commit(WORKER);
+        uint256 caseId = _accuse(WORKER, 0);
+        _decide(caseId, [false, false, false]);
+        vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.NotGuilty);
+        vm.assertEq(registry.freeBalance(operator(0)), 95 ether);
+        (Leaves.Leaf memory leaf, uint32 index, bytes32 root, bytes32[] memory proof) = _wrongLeaf();
+        _prove(index, root, leaf, proof);
+        vm.assertEq(registry.freeBalance(stranger), 10 ether);
+        vm.assertEq(registry.freeBalance(operator(0)), 95 ether);
+    }
+
+    /// @dev Whatever the lock and the shares, the prover has the larger half, to the wei, and the challenger the other.
+    function testFuzz_Prove_HalvesAddUp(uint256 stake, uint256 slashBps, uint256 bountyBps) public {
+        IRunTerms.Terms memory terms = _terms();
+        terms.workerStake = uint96(_bound(stake, 100 ether, 900 ether));
+        terms.slashBps = uint16(_bound(slashBps, 5_000, 10_000));
+        terms.bountyBps = uint16(_bound(bountyBps, 1_000, 2_000));
+        run = _createRun(terms);
+        _fund(run, FUNDS);
+        for (uint256 i = 20; i < 24; i++) {
+            _join(i, IRegistry.Role.Validator, 100 ether);
+        }
+        _join(25, IRegistry.Role.Worker, 0);
+        vm.warp(block.timestamp + 24 hours);
+        _publish();
+        Leaves.Leaf memory leaf = _honestLeaf(25, 0, 0, 3);
+        leaf.seed += 1;
+        (bytes32 root, bytes32[] memory proof) = _tree(leaf, _honestLeaf(25, 0, 0, 4));
+        _commitRoot(25, root);
+        vm.prank(node(20));
+        court.openCase(ISlashCourt.Target(node(25), 0, 0, root), Kind.WRONG_REWARD, 3, keccak256("evidence"));
+        vm.prank(stranger);
+        _prove(25, 0, 0, root, leaf, proof);
+        uint256 bounty = uint256(terms.workerStake) * terms.slashBps / 10_000 * terms.bountyBps / 10_000;
+        vm.assertEq(registry.freeBalance(stranger), bounty - bounty / 2);
+        vm.assertEq(registry.freeBalance(operator(20)), 95 ether + bounty / 2);
         _assertSolvent();
     }
 }

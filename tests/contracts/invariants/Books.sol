@@ -208,6 +208,14 @@ abstract contract Books is House {
         _openOf[c.challenger][c.node][c.kind == Kind.DATA_MISSING] = 0;
     }
 
+    /// @dev Whether a step can be published.
+    function _mayPublish() internal view returns (bool) {
+        IRuns.RunInfo memory info = runs.runInfo(run);
+        if (closed || block.timestamp < info.publishedAt + 60) return false;
+        IRuns.RunState memory s = runs.runState(run);
+        return s.phase == IRuns.Phase.Open || (s.validators >= 4 && block.timestamp > info.workableSince);
+    }
+
     function _mayCommit(uint256 i) internal view returns (bool) {
         IRuns.Work memory w = runs.work(node(i));
         uint256 counted = w.openCases == 0 ? w.next - w.settled : _immature(i);

@@ -3,11 +3,11 @@ pragma solidity ^0.8.30;
 
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
-import { Graders } from "./Graders.sol";
+import { Payers } from "./Payers.sol";
 import { Kind } from "../Kind.sol";
 
 /// @title Reorgs: what was done is undone, and done again in another order and in blocks of other entropy.
-abstract contract Forks is Graders {
+abstract contract Forks is Payers {
     /// @dev Transactions of the branch that is lost. They are valid still, and somebody sends them again.
     struct Lost {
         uint256 caseId;
@@ -89,15 +89,9 @@ abstract contract Forks is Graders {
         return (count == 2, accused);
     }
 
-    /// @dev Any number but that of a wrong grade.
-    function _kindOf(uint256 pick) internal pure returns (uint8 kind) {
-        kind = uint8(pick);
-        if (kind == Kind.WRONG_GRADE) return Kind.MALFORMED;
-    }
-
     function _mayAccuseLast(uint256 accuser, uint256 accused, uint256 kind) private view returns (bool) {
         uint32 next = runs.work(node(accused)).next;
-        if (_openOf[node(accuser)][node(accused)][_kindOf(kind) == Kind.DATA_MISSING] != 0) return false;
+        if (_openOf[node(accuser)][node(accused)][uint8(kind) == Kind.DATA_MISSING] != 0) return false;
         return next != 0 && _mayAccuse(accuser, accused, next - 1);
     }
 
@@ -106,7 +100,7 @@ abstract contract Forks is Graders {
         Made memory made = _made[accused][index];
         vm.prank(node(accuser));
         caseId = court.openCase(
-            ISlashCourt.Target(node(accused), index, made.step, made.root), _kindOf(kind), made.position, bytes32(kind)
+            ISlashCourt.Target(node(accused), index, made.step, made.root), uint8(kind), made.position, bytes32(kind)
         );
         _opened(caseId);
     }

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import { IMasters } from "../../../contracts/interfaces/IMasters.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
-import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Vm } from "../Vm.sol";
 import { Forks } from "./Forks.sol";
-import { Graders } from "./Graders.sol";
+import { Payers } from "./Payers.sol";
 import { Provers } from "./Provers.sol";
 import { Jurors } from "./Jurors.sol";
 import { Swarm } from "./Swarm.sol";
@@ -30,8 +28,6 @@ contract InvariantsTest {
     Swarm[2] private swarms;
     IRegistry private registry;
     IRuns private runs;
-    IRunTerms private runTerms;
-    IMasters private masters;
     ISlashCourt private court;
     uint32[2] private run;
 
@@ -40,7 +36,7 @@ contract InvariantsTest {
         swarms[0].setUp();
         swarms[1].beside(swarms[0]);
         (registry, runs, court, run[0]) = swarms[0].contracts();
-        (runTerms, masters,, run[1]) = swarms[1].others();
+        (,,, run[1]) = swarms[1].others();
     }
 
     function targetContracts() public view returns (address[] memory targets) {
@@ -50,7 +46,7 @@ contract InvariantsTest {
 
     /// @dev What happens often is there often.
     function targetSelectors() public view returns (FuzzSelector[] memory targets) {
-        bytes4[50] memory actions = [
+        bytes4[52] memory actions = [
             Swarm.pass.selector,
             Swarm.pass.selector,
             Swarm.pass.selector,
@@ -95,10 +91,12 @@ contract InvariantsTest {
             Provers.proveVouched.selector,
             Provers.slander.selector,
             Provers.slanderSealer.selector,
-            Graders.showMaster.selector,
-            Graders.accuseGrader.selector,
-            Graders.accuseGrader.selector,
-            Graders.forgeStatement.selector,
+            Payers.fundWages.selector,
+            Payers.takeWages.selector,
+            Payers.takeWages.selector,
+            Payers.postWages.selector,
+            Payers.claimWages.selector,
+            Payers.claimWages.selector,
             Swarm.pause.selector,
             Forks.reorg.selector
         ];
@@ -117,7 +115,7 @@ contract InvariantsTest {
         for (uint256 n = 0; n < STEPS; n += 500) {
             this.walk(n, n + 500);
         }
-        string[67] memory happened = [
+        string[71] memory happened = [
             "pass",
             "publish",
             "fund",
@@ -175,11 +173,15 @@ contract InvariantsTest {
             "misname",
             "slander a sealer",
             "slander who did not vouch",
-            "show a master",
-            "show a wrong master",
-            "withhold",
-            "accuse a grader",
-            "forge a statement",
+            "fund wages",
+            "announce to take wages",
+            "take wages",
+            "take wages without notice",
+            "post wages",
+            "post less",
+            "post what is not there",
+            "claim a first wage",
+            "claim a wage",
             "pause",
             "unpause",
             "reorg",
@@ -217,6 +219,9 @@ contract InvariantsTest {
         for (uint256 caseId = 1; caseId <= court.caseCount(); caseId++) {
             if (court.caseOf(caseId).outcome == ISlashCourt.Outcome.Open) court.resolve(caseId);
         }
+        swarms[0].settleWages();
+        swarms[1].settleWages();
+        holds_WagesAddUp();
         swarms[0].retireAll();
         swarms[1].retireAll();
         vm.warp(block.timestamp + 7 days);
@@ -240,7 +245,7 @@ contract InvariantsTest {
         holds_EscrowAddsUp();
         holds_LocksFallOnce();
         holds_CountsAreRight();
-        holds_MastersLeadToTheTip();
+        holds_WagesAddUp();
         holds_OnlySilenceIsFined();
         holds_ReceiptsAreFromBefore();
         holds_WorkIsCovered();
@@ -304,21 +309,11 @@ contract InvariantsTest {
         }
     }
 
-    /// @notice What is shown of a run's masters is its hash chain, and never less than an epoch behind its steps.
-    function holds_MastersLeadToTheTip() private view {
-        (uint256 epochs, bytes32 latest) = masters.masters(run[0], IRunTerms.Series.Grades);
-        vm.assertEq(epochs, 0, "a run without private tests has no masters");
-        (epochs, latest) = masters.masters(run[1], IRunTerms.Series.Grades);
-        vm.assertEq(epochs, swarms[1].mastersShown(), "masters");
-        for (uint256 e = 0; e < epochs; e++) {
-            latest = keccak256(abi.encode(latest));
-        }
-        (IRunTerms.SeriesTerms memory terms,) = runTerms.seriesOf(run[1]);
-        bytes32 tip = runTerms.tipOf(run[1], IRunTerms.Series.Grades);
-        vm.assertEq(epochs == 0 ? tip : latest, tip);
-        uint256 behind = uint256(runs.runState(run[1]).steps) / terms.epochSteps;
-        if (behind > terms.epochs) behind = terms.epochs;
-        vm.assertGe(epochs + 2, behind, "steps went on without a master");
+    /// @notice Wages are the money that was put in for them, apart from the escrow: paid once, never more than is posted,
+    /// and what is posted is not taken back.
+    function holds_WagesAddUp() private view {
+        swarms[0].assertWagesAddUp();
+        swarms[1].assertWagesAddUp();
     }
 
     /// @notice Judges pay for silence only, and once a day.

@@ -17,7 +17,7 @@ abstract contract Jurors is Forks {
         (bool found, uint256 challenger, uint256 i, uint32 index) = _accusable(pick, against);
         if (!found) return;
         Made memory made = _made[i][index];
-        uint8 about = kind % 4 == 0 ? Kind.DATA_MISSING : _kindOf(kind);
+        uint8 about = kind % 4 == 0 ? Kind.DATA_MISSING : uint8(kind);
         uint256 open = _openOf[node(challenger)][node(i)][about == Kind.DATA_MISSING];
         if (open == 0) {
             vm.prank(node(challenger));

@@ -2,12 +2,12 @@
 pragma solidity ^0.8.30;
 
 import { IMusterToken } from "../../../contracts/interfaces/IMusterToken.sol";
-import { IMasters } from "../../../contracts/interfaces/IMasters.sol";
 import { IRefutations } from "../../../contracts/interfaces/IRefutations.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
+import { IWages } from "../../../contracts/interfaces/IWages.sol";
 import { Jurors } from "./Jurors.sol";
 
 /// @title Everything that everybody does, in any order: the handler of the invariant tests.
@@ -22,7 +22,7 @@ contract Swarm is Jurors {
 
     /// @dev Number of its first actor: swarms on one deployment have different ones.
     uint256 internal first;
-    /// @dev Whether this run has a list of validators and private tests, and may be closed.
+    /// @dev Whether this run has a list of validators, and may be closed.
     bool internal listed;
 
     uint256 public pausableAt;
@@ -35,7 +35,7 @@ contract Swarm is Jurors {
     /// @dev Another run on the same contracts, with actors of its own: its validators are on a list, and it may close.
     function beside(Swarm other) external {
         (registry, runs, court,) = other.contracts();
-        (runTerms, masters, refutations,) = other.others();
+        (runTerms, refutations, wages,) = other.others();
         token = other.money();
         (first, listed) = (2_000, true);
         _begin();
@@ -47,10 +47,7 @@ contract Swarm is Jurors {
         terms.revealPhase = 6 hours;
         terms.jurySeniority = 1 hours;
         terms.workerStake = uint96(WORKER_STAKE);
-        if (listed) {
-            keys.admitter = admitter;
-            (terms.gradeTip, terms.gradeEpochs, terms.gradeEpochSteps) = (_master(0), EPOCHS, EPOCH_STEPS);
-        }
+        if (listed) keys.admitter = admitter;
         run = _createRun(terms, keys);
         _appointed(block.timestamp, 0);
         _fund(run, 20 ether);
@@ -85,8 +82,8 @@ contract Swarm is Jurors {
         return (registry, runs, court, run);
     }
 
-    function others() external view returns (IRunTerms, IMasters, IRefutations, uint32) {
-        return (runTerms, masters, refutations, run);
+    function others() external view returns (IRunTerms, IRefutations, IWages, uint32) {
+        return (runTerms, refutations, wages, run);
     }
 
     function nodeOf(uint256 i) external pure returns (address) {
@@ -109,7 +106,7 @@ contract Swarm is Jurors {
         _did("pass");
     }
 
-    /// @dev Two steps, so that a run gets ahead of its masters although it is suspended now and then.
+    /// @dev Two steps, so that a run gets ahead although it is suspended now and then.
     function publish() external {
         for (uint256 k = 0; k < 2 && _mayPublish(); k++) {
             trainer = _trainerOf(_keysAt(block.timestamp));
@@ -150,12 +147,7 @@ contract Swarm is Jurors {
         amount = _bound(amount, 1, 30 ether);
         uint256 expected = amount < ownersMoney ? amount : ownersMoney;
         if (expected == 0) return;
-        bool withheld = _expectWithheld();
         vm.prank(owner);
-        if (withheld) {
-            runs.withdrawEscrow(run, amount);
-            return;
-        }
         vm.assertEq(runs.withdrawEscrow(run, amount), expected, "of the owner's own");
         ownersMoney -= expected;
         _did("take");
@@ -163,12 +155,7 @@ contract Swarm is Jurors {
 
     function close() external {
         if (!listed || closed || newcomers < 12 || !_isDue()) return;
-        bool withheld = _expectWithheld();
         vm.prank(owner);
-        if (withheld) {
-            runs.close(run);
-            return;
-        }
         vm.assertEq(runs.close(run), ownersMoney, "the owner's own");
         ownersMoney = 0;
         closed = true;

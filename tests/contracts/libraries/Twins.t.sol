@@ -55,23 +55,6 @@ contract TwinsTest {
         }
     }
 
-    function test_Twins_Calls() public {
-        json = vm.readFile("tests/contracts/vectors/calls.json");
-        uint256 count = vm.parseJsonUint(json, ".count");
-        vm.assertEq(count, 64);
-        uint256 called = 0;
-        for (uint256 i = 0; i < count; i++) {
-            bytes32 link = _bytes32("link", i);
-            vm.assertEq(Draws.earlierLink(link, _uint("hoursBefore", i)), _bytes32("earlier", i));
-            uint256 call = Draws.callHash(link, _bytes32("entropy", i), _address("node", i), _uint32("index", i));
-            vm.assertEq(call, _uint("call", i));
-            bool isCalled = Draws.isCalled(call, _uint("validators", i), _uint("acceptsRequired", i));
-            vm.assertEq(isCalled ? 1 : 0, _uint("called", i));
-            if (isCalled) called++;
-        }
-        vm.assertTrue(called > 8 && called < 56);
-    }
-
     function test_Twins_Leaves() public {
         json = vm.readFile("tests/contracts/vectors/leaves.json");
         uint256 count = vm.parseJsonUint(json, ".count");
@@ -83,24 +66,6 @@ contract TwinsTest {
             bytes32 root = _bytes32("root", i);
             vm.assertTrue(twins.verify(proof, root, hash));
             vm.assertFalse(twins.verify(proof, ~root, hash));
-        }
-    }
-
-    function test_Twins_Traps() public {
-        json = vm.readFile("tests/contracts/vectors/traps.json");
-        uint256 count = vm.parseJsonUint(json, ".count");
-        vm.assertEq(count, 64);
-        for (uint256 i = 0; i < count; i++) {
-            (address node, uint32 index, bytes32 salt) = (_address("node", i), _uint32("index", i), _bytes32("salt", i));
-            uint32 position = _uint32("position", i);
-            bool picked = Draws.isPicked(_bytes32("master", i), _bytes32("entropy", i), node, index, _uint("every", i));
-            vm.assertEq(picked ? 1 : 0, _uint("picked", i));
-            bytes32 hash = keccak256(abi.encode(position, _uint32("token", i), salt));
-            vm.assertEq(keccak256(bytes.concat(hash)), _bytes32("mapLeaf", i));
-            bytes32[] memory leaves = vm.parseJsonBytes32Array(json, _key("leaves", i));
-            vm.assertEq(keccak256(abi.encode(node, index, _bytes32("root", i), position, salt)), leaves[0]);
-            bytes28 list = bytes28(keccak256(abi.encodePacked(leaves)));
-            vm.assertEq(bytes32(list) | bytes32(leaves.length), _bytes32("sealed", i));
         }
     }
 

@@ -98,12 +98,13 @@ contract RegistryCourtTest is House {
         uint256 supply = token.totalSupply();
 
         vm.prank(address(court));
-        uint256 kept = registry.convict(node(WORKER), slashBps, bountyBps, prize, stranger);
+        (uint256 paid, uint256 kept) = registry.convict(node(WORKER), slashBps, bountyBps, prize, stranger);
 
         uint256 slashed = 100 ether * slashBps / 10_000;
         uint256 bounty = slashed * bountyBps / 10_000;
         vm.assertEq(registry.node(node(WORKER)).lock, 100 ether - slashed);
         vm.assertEq(registry.freeBalance(stranger), bounty);
+        vm.assertEq(paid, bounty);
         vm.assertEq(kept, prize < slashed - bounty ? prize : slashed - bounty);
         vm.assertEq(registry.totalHeld(), kept);
         vm.assertEq(token.totalSupply(), supply - (slashed - bounty - kept));

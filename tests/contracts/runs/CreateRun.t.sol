@@ -219,46 +219,29 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "gradeEpochSteps", 0, 1, type(uint32).max);
         terms.gradeEpochSteps = 1;
         uint32 created = runTerms.createRun(terms, _keys());
-        (IRunTerms.SeriesTerms memory kept,) = runTerms.seriesOf(created);
-        vm.assertEq(runTerms.tipOf(created, IRunTerms.Series.Grades), keccak256("tip"));
-        vm.assertEq(kept.epochs, 1);
-        vm.assertEq(kept.epochSteps, 1);
+        IRunTerms.Terms memory kept = runTerms.terms(created);
+        vm.assertEq(kept.gradeTip, keccak256("tip"));
+        vm.assertEq(kept.gradeEpochs, 1);
+        vm.assertEq(kept.gradeEpochSteps, 1);
     }
 
-    /// @dev All of what traps need, or none; as many as tell who looks, and a prize that looks are paid from.
-    function test_CreateRun_RevertWhen_TrapsOutOfBounds() public {
+    /// @dev A look costs at most half of the pay, and replays rows of one commitment.
+    function test_CreateRun_RevertWhen_LooksOutOfBounds() public {
         IRunTerms.Terms memory terms = _terms();
-        terms.trapEpochs = 1;
-        _expectOutOfBounds(terms, "trapEpochs", 1, 0, 0);
-        terms = _terms();
-        terms.trapEpochSteps = 1;
-        _expectOutOfBounds(terms, "trapEpochSteps", 1, 0, 0);
-        terms = _terms();
-        terms.trapEvery = 20;
-        _expectOutOfBounds(terms, "trapEvery", 20, 0, 0);
-        terms = _terms();
-        terms.trapPrize = 1;
-        _expectOutOfBounds(terms, "trapPrize", 1, 0, 0);
-        terms.trapTip = keccak256("tip");
-        _expectOutOfBounds(terms, "trapEpochs", 0, 1, type(uint16).max);
-        terms.trapEpochs = 7;
-        _expectOutOfBounds(terms, "trapEpochSteps", 0, 1, type(uint32).max);
-        (terms.trapEpochSteps, terms.trapEvery) = (9, 19);
-        _expectOutOfBounds(terms, "trapEvery", 19, 20, 1_000);
-        terms.trapEvery = 1_001;
-        _expectOutOfBounds(terms, "trapEvery", 1_001, 20, 1_000);
-        (terms.trapEvery, terms.acceptsRequired, terms.trapPrize) = (20, 3, terms.pay - 1);
-        uint256 most = uint256(terms.pay) * 20 / 3;
-        _expectOutOfBounds(terms, "trapPrize", terms.trapPrize, terms.pay, most);
-        terms.trapPrize = uint96(most + 1);
-        _expectOutOfBounds(terms, "trapPrize", most + 1, terms.pay, most);
-        terms.trapPrize = uint96(most);
-        uint32 run = runTerms.createRun(terms, _keys());
-        (, IRunTerms.SeriesTerms memory kept) = runTerms.seriesOf(run);
-        vm.assertEq(runTerms.tipOf(run, IRunTerms.Series.Traps), keccak256("tip"));
-        vm.assertEq(kept.epochs, 7);
-        vm.assertEq(kept.epochSteps, 9);
-        vm.assertEq(runTerms.tipOf(run, IRunTerms.Series.Grades), bytes32(0));
+        terms.wageBps = 5_001;
+        _expectOutOfBounds(terms, "wageBps", 5_001, 0, 5_000);
+        (terms.wageBps, terms.lookRows) = (5_000, 0);
+        _expectOutOfBounds(terms, "lookRows", 0, 1, 128);
+        terms.lookRows = 129;
+        _expectOutOfBounds(terms, "lookRows", 129, 1, 128);
+        terms.lookRows = 128;
+        uint32 created = runTerms.createRun(terms, _keys());
+        vm.assertEq(runTerms.terms(created).wageBps, 5_000);
+        vm.assertEq(runTerms.terms(created).lookRows, 128);
+        (terms.wageBps, terms.lookRows) = (0, 1);
+        created = runTerms.createRun(terms, _keys());
+        vm.assertEq(runTerms.terms(created).wageBps, 0);
+        vm.assertEq(runTerms.terms(created).lookRows, 1);
     }
 
     /// @dev A local run may use seconds; a public one may not.

@@ -2,7 +2,6 @@
 pragma solidity ^0.8.30;
 
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
-import { IRunTerms } from "../../../contracts/interfaces/IRunTerms.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { House } from "../House.sol";
 
@@ -22,7 +21,7 @@ contract SealTest is House {
         uint24 hour = _firstHour();
         vm.warp(START + 25 hours);
         vm.expectEmit(address(runs));
-        emit IRuns.HourSealed(run, hour, node(0), VOUCH, 0, _link(0, hour));
+        emit IRuns.HourSealed(run, hour, node(0), VOUCH, _link(0, hour));
         _sealAs(0, hour);
         vm.assertEq(runs.vouchRoot(node(0), hour), VOUCH);
         vm.assertEq(runs.sealerOf(node(0)).lastSealed, hour);
@@ -30,7 +29,7 @@ contract SealTest is House {
         vm.assertEq(runs.sealedThrough(run), hour - 1);
 
         vm.expectEmit(address(runs));
-        emit IRuns.HourSealed(run, hour, node(1), VOUCH, 0, _link(1, hour));
+        emit IRuns.HourSealed(run, hour, node(1), VOUCH, _link(1, hour));
         vm.expectEmit(address(runs));
         emit IRuns.SealedThrough(run, hour);
         _sealAs(1, hour);
@@ -70,7 +69,7 @@ contract SealTest is House {
         uint32 other = _createRun(_terms());
         vm.expectRevert(abi.encodeWithSelector(IRuns.NotValidator.selector, other, node(0)));
         vm.prank(node(0));
-        runs.seal(other, _firstHour(), VOUCH, 0, 0);
+        runs.seal(other, _firstHour(), VOUCH, 0);
 
         vm.prank(operator(0));
         registry.retire(node(0));
@@ -123,19 +122,15 @@ contract SealTest is House {
         _sealAs(0, hour + 4);
     }
 
-    /// @dev In a run without traps only the vouch root is kept, whatever else is given.
-    function test_Seal_WithoutTrapsKeepsNoLink() public {
+    /// @dev Whatever link is shown is told, and not looked at: who counts looks does that.
+    function testFuzz_Seal_TellsTheLink(bytes32 link) public {
         uint24 hour = _firstHour();
         vm.warp(START + 25 hours);
+        vm.expectEmit(address(runs));
+        emit IRuns.HourSealed(run, hour, node(0), VOUCH, link);
         vm.prank(node(0));
-        runs.seal(run, hour, VOUCH, bytes32(uint256(7)), keccak256("any link"));
-        IRuns.Sealer memory sealer = runs.sealerOf(node(0));
-        vm.assertEq(sealer.lastSealed, hour);
-        vm.assertEq(sealer.rejected, 0);
-        vm.assertEq(sealer.inTime, 0);
-        vm.assertEq(runs.rejections(node(0), hour), bytes32(0));
-        vm.expectRevert(abi.encodeWithSelector(IRuns.LinkNotShown.selector, node(0), hour, hour));
-        runs.linkOf(node(0), hour);
+        runs.seal(run, hour, VOUCH, link);
+        vm.assertEq(runs.sealerOf(node(0)).lastSealed, hour);
     }
 
     function test_Seal_InAClosedRun() public {
@@ -148,94 +143,5 @@ contract SealTest is House {
         _sealAs(0, _firstHour());
         _sealAs(1, _firstHour());
         vm.assertEq(runs.maturesAt(node(WORKER), 0), START + 49 hours);
-    }
-}
-
-/// @title Seals of a run with traps, which show links.
-contract SealLinksTest is House {
-    bytes32 private constant VOUCH = keccak256("vouch");
-
-    function setUp() public override {
-        super.setUp();
-        IRunTerms.Terms memory terms = _terms();
-        (terms.trapEvery, terms.trapPrize, terms.trapEpochs, terms.trapEpochSteps) = (20, 12 ether, 1, 1);
-        terms.trapTip = keccak256("tip");
-        run = _createRun(terms);
-        _fund(run, FUNDS);
-        _open();
-    }
-
-    function _sealAs(uint256 i, uint24 hour) private {
-        _sealAs(i, hour, VOUCH);
-    }
-
-    /// @dev Validators registered in `HOUR`, and their first seal shows the links of 25 hours.
-    function test_Seal_ShowsTheLinksOfAllHoursBefore() public {
-        vm.warp(START + 30 hours);
-        _sealAs(0, _firstHour());
-        vm.assertEq(runs.linkOf(node(0), HOUR), _link(0, HOUR));
-        vm.assertEq(keccak256(abi.encode(runs.linkOf(node(0), HOUR))), registry.node(node(0)).drawTip);
-        _sealAs(0, _firstHour() + 3);
-        for (uint24 hour = HOUR; hour <= _firstHour() + 3; hour++) {
-            vm.assertEq(runs.linkOf(node(0), hour), _link(0, hour));
-        }
-    }
-
-    /// @dev Its first hour is the one in which it registers, at whatever second of it.
-    function test_Seal_TheFirstLinkIsForTheHourOfRegistration() public {
-        vm.warp(START + 26 hours - 1);
-        _join(8, IRegistry.Role.Validator, 0);
-        vm.warp(START + 50 hours);
-        vm.assertEq(keccak256(abi.encode(_link(8, _firstHour() + 1))), registry.node(node(8)).drawTip);
-        _sealAs(8, _firstHour() + 1);
-        vm.assertEq(runs.linkOf(node(8), _firstHour() + 1), _link(8, _firstHour() + 1));
-    }
-
-    function test_Seal_RevertWhen_TheLinkIsAnother() public {
-        vm.warp(START + 30 hours);
-        uint24 hour = _firstHour();
-        // First of all, then after another seal: the hour before's, the next one's, another validator's, none, the tip.
-        for (uint256 sealed_ = 0; sealed_ < 2; sealed_++) {
-            bytes32[5] memory wrong =
-                [_link(0, hour - 1), _link(0, hour + 1), _link(1, hour), bytes32(0), _link(0, HOUR - 1)];
-            for (uint256 i = 0; i < wrong.length; i++) {
-                vm.expectRevert(abi.encodeWithSelector(IRuns.WrongLink.selector, node(0), hour, wrong[i]));
-                vm.prank(node(0));
-                runs.seal(run, hour, VOUCH, 0, wrong[i]);
-            }
-            _sealAs(0, hour);
-            hour += 2;
-        }
-    }
-
-    function testFuzz_Seal_RevertWhen_TheLinkIsMadeUp(bytes32 link) public {
-        vm.warp(START + 30 hours);
-        if (link == _link(0, _firstHour())) return;
-        vm.expectRevert(abi.encodeWithSelector(IRuns.WrongLink.selector, node(0), _firstHour(), link));
-        vm.prank(node(0));
-        runs.seal(run, _firstHour(), VOUCH, 0, link);
-    }
-
-    function test_Seal_RevertWhen_TheLinkIsNotShownYet() public {
-        vm.warp(START + 30 hours);
-        vm.expectRevert(abi.encodeWithSelector(IRuns.LinkNotShown.selector, node(0), HOUR, 0));
-        runs.linkOf(node(0), HOUR);
-        _sealAs(0, _firstHour());
-        vm.expectRevert(abi.encodeWithSelector(IRuns.LinkNotShown.selector, node(0), _firstHour() + 1, _firstHour()));
-        runs.linkOf(node(0), _firstHour() + 1);
-    }
-
-    /// @dev A run may stand still for a year. The next seal costs little more: a hash of one word an hour.
-    function test_Seal_AfterAYear() public {
-        vm.warp(START + 25 hours);
-        _sealAs(0, _firstHour());
-        vm.warp(START + 26 hours + 365 days);
-        uint24 hour = _firstHour() + 365 * 24;
-        bytes32 link = _link(0, hour);
-        vm.prank(node(0));
-        uint256 before = gasleft();
-        runs.seal(run, hour, VOUCH, 0, link);
-        vm.assertLe(before - gasleft(), 160_000 + 365 * 24 * 100, "an hour costs at most 100");
-        vm.assertEq(runs.linkOf(node(0), hour), link);
     }
 }
