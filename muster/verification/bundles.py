@@ -3,8 +3,8 @@
 A bundle is canonical JSON under its content hash. It names one commitment, and holds the rows concerned and their
 tasks, all with Merkle proofs, or, where the whole file is wrong, the node's own signed upload of that file, or, where
 only many rows together show it, consecutive steps of the node's work (`muster.verification.pools`), and of those that
-lean the rows that the chain draws, so that an accuser cannot choose. `evidence`, `pool_evidence` and `grade_evidence`
-judge what a bundle shows.
+lean the rows that the chain draws, so that an accuser cannot choose. `evidence` and `pool_evidence` judge what a bundle
+shows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muster.constants import MAX_EVIDENCE_BYTES
 from muster.errors import MalformedError
 from muster.protocol.draws import UNIT_ROWS
 from muster.protocol.hashes import hex_hash
-from muster.protocol.messages import Address, Hash, Message, ShownGrades, UInt32, Upload
+from muster.protocol.messages import Address, Hash, Message, UInt32, Upload
 from muster.protocol.reasons import REASONS, Reason
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
@@ -149,8 +149,6 @@ class EvidenceBundle(Message):
     """The tasks of the rows, each once. None where the rows are not of the draw, which shows without them."""
     pool: ShownPool | None = None
     """Where many rows together show it: the commitment concerned is of one of its steps, or the next one."""
-    shown: ShownGrades | None = None
-    """Of a wrong grade: the grades and who signed them (`muster.verification.grade_evidence`)."""
 
 
 def parse_bundle(data: bytes) -> EvidenceBundle:
