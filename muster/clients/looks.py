@@ -21,9 +21,10 @@ from muster.errors import MalformedError, MismatchError, RefusedError
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import content_hash
 from muster.protocol.keys import RunKeys
-from muster.protocol.looks import Call, Seat, call_order, hold_seconds, settles_at, wages_tree
+from muster.protocol.looks import Seat, call_order, settles_at, wages_tree
 from muster.protocol.messages import LookList, ShownLooks
 from muster.protocol.terms import Terms
+from muster.verification.look_facts import CalledWork
 from muster.verification.rules import CommittedWork
 
 MAX_LISTS: Final = 48
@@ -159,21 +160,13 @@ def check_order(
     raise MismatchError(f"the orchestrator calls others to commitment {index} of {node} than the block's hash does")
 
 
-@dataclass(frozen=True)
-class ReadCall:
-    """A commitment's call, with what it was drawn by."""
-
-    call: Call
-    block_hash: bytes
-    """Of the drawing block."""
-
-
-async def read_call(chain: ChainReader, client: OrchestratorClient, terms: Terms, c: CommittedWork) -> ReadCall:
+async def read_call(chain: ChainReader, client: OrchestratorClient, terms: Terms, c: CommittedWork) -> CalledWork:
     """Return who is called to a commitment, as the orchestrator says and the chain allows. Raises TRANSIENT errors."""
     drawing, committed = await chain.block(c.block + SAMPLE_BLOCKS), await chain.block(c.block)
-    answer = await client.call(c.run, c.node, c.index)
+    answer, [node] = await client.call(c.run, c.node, c.index), await chain.nodes([c.node])
     seats, at = await chain.seats(c.run, drawing.timestamp), drawing.timestamp
     check_order(answer.order, seats, block_hash=drawing.hash, node=c.node, index=c.index, at=at, terms=terms)
     if answer.opens < committed.timestamp:
         raise MismatchError(f"the orchestrator opens commitment {c.index} of {c.node} before it was made")
-    return ReadCall(Call(answer.order, answer.opens, hold_seconds(terms), terms.accepts_required), drawing.hash)
+    order = tuple(answer.order)
+    return CalledWork(c, order, answer.opens, drawing.hash, operator=node.operator, work_class=node.work_class)

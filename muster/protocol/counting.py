@@ -45,9 +45,9 @@ def count_hour(
 ) -> dict[LookKey, Why | None]:
     """Count the looks of an hour into `tally`; return of each whether it is paid (None), or why not.
 
-    looks: those that took places, of `hour` and of the later ones whose links are due, at most SETTLE_HOURS. checks:
-    made since the list before, of such looks, each with its search; "refuted" ones of any rejection. left: wei that
-    are funded and not counted.
+    looks: those that took places and are not refuted, of `hour` and of the later ones whose links are due, at most
+    SETTLE_HOURS. checks: made since the list before, of such looks, each with its search; "refuted" ones of any
+    rejection. left: token wei that are funded and not counted.
     """
     now = settles_at(hour)
     pending = sorted((look for look in looks if key_of(look) not in tally.void), key=lambda look: look.came)
@@ -59,7 +59,6 @@ def count_hour(
         key = key_of(check)
         if check.outcome == "refuted":
             tally.record(check.validator).refute(now)
-            tally.void[key] = "refuted"
         elif check.outcome == "false" and key in known:
             false.setdefault(check.validator, set()).add(key)
 
