@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Group
@@ -24,6 +24,10 @@ from muster.errors import CheckError, UsageError
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 
 app = typer.Typer()
+
+EPOCHS: Final = 30
+EPOCH_STEPS: Final = 24 * 60
+"""A day, where a step takes a minute."""
 
 
 @command(app, "make")
@@ -99,22 +103,22 @@ def seal(
     masters: Annotated[
         Path, typer.Option(help="New file for the secret that opens them. Keep it, and keep it secret.")
     ],
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs that the tasks are shared out over.")] = 1,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Epochs that the tasks are shared out over, each with its own secret.")
+    ] = EPOCHS,
     epoch_steps: Annotated[
-        int, typer.Option("--epoch-steps", min=0, help="Steps of an epoch but the last; needed with --epochs.")
-    ] = 0,
+        int, typer.Option(min=1, help="Steps of an epoch but the last, which goes on. Choose about a day's.")
+    ] = EPOCH_STEPS,
 ) -> None:
-    """Seal the references of a part: they stay unreadable until you reveal an epoch's master on chain.
+    """Seal the references of a part: only you and the trainer read them until their epoch is over.
 
-    Prints the three terms that go into the run's terms file.
+    Prints the three terms that go into the run's terms file. The trainer reads the secrets by trainer.grade_masters.
     """
     from muster.authoring.tasks.sealing import seal_set
     from muster.chain.keys import refuse_existing
     from muster.chain.masters_file import write_masters
     from muster.grading.masters import Masters
 
-    if (epochs > 1) != (epoch_steps > 0):
-        raise UsageError("--epochs and --epoch-steps go together", hint="one epoch, the default, is the whole run")
     if out.resolve() == tasks.resolve():
         raise UsageError("OUT is TASKS: the references would be gone", hint="name another folder to write")
     refuse_existing(masters)
@@ -125,7 +129,7 @@ def seal(
     except BaseException:
         masters.unlink()  # nothing is sealed under them
         raise
-    terms = {"grade_tip": made.tip, "grade_epochs": epochs, "grade_epoch_steps": epoch_steps or 1}
+    terms = {"grade_tip": made.tip, "grade_epochs": epochs, "grade_epoch_steps": epoch_steps}
     document = {"path": str(out), **about_set(sealed), "masters": str(masters), **terms}
     session.result(document, set_for_people(document))
 
