@@ -209,7 +209,8 @@ class Swarm(RunningSwarm):
         updates = facts.updates(document)
         async with self.client(chain) as client:
             charts = {name: await client.chart(self.run, name) for name in facts.drawn(updates)}
-            lists = await LooksReader(chain, client, self.run).lists()
+            reader, hours = LooksReader(chain, client, self.run), sorted({one.hour for one in facts.work(events)})
+            lists = [found for hour in hours if (found := await reader.list(hour)) is not None]
         agreed, info = await chain.terms(self.run), await chain.call(runs.run_info(self.run))
         return SwarmFacts(
             participants=self.participants,

@@ -73,9 +73,13 @@ def looking(
     return rows
 
 
+def work(events: Sequence[Event]) -> list[WorkCommitted]:
+    return [one for one in events if isinstance(one, WorkCommitted)]
+
+
 def committed(events: Sequence[Event], pay: int) -> list[Payment]:
     """Return the commitments in order; `pay` is that of each."""
-    return [Payment(one.node, pay) for one in events if isinstance(one, WorkCommitted)]
+    return [Payment(one.node, pay) for one in work(events)]
 
 
 def settled(events: Sequence[Event]) -> list[Payment]:

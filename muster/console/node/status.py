@@ -6,6 +6,7 @@ Used by `muster worker status`, `muster validator status`, `muster node` and `mu
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -248,4 +249,19 @@ def looks_income(terms: Terms, validators: int) -> str:
 
 
 async def wage_status(reader: LooksReader, validator: str) -> dict[str, Any]:
-    """Return what the trainer's lists say of a validator's looks, and what the chain has paid."""
+    """Return what the trainer's lists say of a validator's looks, and what the chain has paid for them."""
+    account, cover, latest = await reader.account(validator), await reader.cover(), await reader.list()
+    looks = [one for one in latest.looks if one.validator == validator] if latest else []
+    hours = cover.hours
+    return {
+        "looks_hour": latest.hour if latest else None,
+        "looks": len(looks),
+        "looks_counted": sum(one.counted > 0 for one in looks),
+        "looks_not_counted": dict(Counter(one.why for one in looks if one.why)),
+        "rows_checked": sum(one.validator == validator for one in latest.checks) if latest else 0,
+        "wages_earned": Tokens(account.earned),
+        "wages_paid": Tokens(account.paid),
+        "wages_due": Tokens(account.due),
+        "wages_last_hours": None if hours is None else round(hours, 1),
+        "counts_again_at": Moment(account.barred_until) if account.barred_until else None,
+    }

@@ -80,11 +80,21 @@ def _validator_rows(status: Mapping[str, Any], log: NodeLog, now: float, elapsed
         StatusRow("waits", waits, waits),
         StatusRow("cases", cases, cases),
         StatusRow("sealed", sealed, sealed),
+        _looks(status),
         StatusRow(
             "free", free + (f", too little for one ({status['case_cost']}): muster wallet deposit" if short else "")
         ),
         _gas(status),
     ]
+
+
+def _looks(status: Mapping[str, Any]) -> StatusRow:
+    """Return a row for what looks earned; empty while there is no list."""
+    if status.get("looks_hour") is None:
+        return StatusRow("looks", "")
+    counted = f"{status['looks_counted']} of {status['looks']} counted in the latest list"
+    text = f"{status['wages_earned']} earned, {status['wages_paid']} paid, {status['wages_due']} due; {counted}"
+    return StatusRow("looks", text + (", counts no more" if status["counts_again_at"] else ""), text)
 
 
 def _state(status: Mapping[str, Any]) -> StatusRow:

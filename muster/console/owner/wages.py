@@ -50,7 +50,7 @@ async def take_back(
     """Take back wages that are not posted: announce it first, type it again once the notice has passed."""
     wei, number = parse_tokens(amount), run or session.settings.run
     async with session.operator() as chain:
-        pot, notice = await chain.call_all([wages.pot(number), wages.take_back_notice()])
+        pot, notice = await chain.call(wages.pot(number)), await chain.call(wages.take_back_notice())
         now, document = (await chain.head()).timestamp, {"run": number, "taken_back": False}
         if pot.announced != wei or now >= pot.take_from + notice:
             title = f"Announce that {Tokens(wei)} of the wages of run {number} will be taken back"

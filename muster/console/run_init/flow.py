@@ -329,7 +329,7 @@ async def open_here(plan: RunInit) -> None:
         ) from error
     status = await plan.status()
     text = (
-        f"run {status.run} is on chain, its escrow was given {Tokens(status.funded)}, its wages {Tokens(status.wages)}\n"
+        f"run {status.run} is on chain, given {Tokens(status.funded)} for work, {Tokens(status.wages)} for looks\n"
         f"next: muster run init {plan.folder.path} --start; the long way is in {plan.folder.readme}"
     )
     plan.session.result(plan.document(status), text)

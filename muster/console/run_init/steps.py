@@ -178,7 +178,7 @@ def _owner_gas(status: ChainStatus) -> int:
         "create": not status.run,
         "fund": not status.funded,
     }
-    return sum(GAS[name] for name, is_open in open_.items() if is_open)
+    return sum(GAS[name] for name, is_open in open_.items() if is_open) + (0 if status.wages else GAS["fund"])
 
 
 def _ether_step(who: str, address: str, held: int, gas: int, design: RunDesign, status: ChainStatus) -> OwnerStep:
