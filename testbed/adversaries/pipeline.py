@@ -20,29 +20,28 @@ import numpy as np
 
 from muster.clients.run_data import CheckpointFetcher
 from muster.errors import UnreachableError
-from muster.protocol.draws import draw_rows, pool_rows
+from muster.protocol.draws import draw_rows
+from muster.protocol.keys import ZERO_ADDRESS
+from muster.protocol.looks import FIRST_COMMITMENTS, rows_of_look
 from muster.protocol.messages import Upload
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
-from muster.settings.schema import ValidatorSettings
 from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding, check_rows
 from muster.verification.judging import Measurement, judge
 from muster.verification.model import Model
 from muster.verification.profiles import Limit
 from muster.verification.rules import CommittedWork
-from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
+from muster.verification.sample_policy import detection, detection_over, false_rows
 from testbed.adversaries.kinds import Adversary
 from testbed.adversaries.lab import AdversaryLab, Job
 from validator.context import RunVerificationContext
 from validator.inspector import from_replay, from_static, inspect_file
 
-POLICY = ValidatorSettings()
-"""The default one."""
-KNOWN = POLICY.newcomer_commitments
-"""The commitment from which on a node is known: it gets the smallest sample."""
+KNOWN = FIRST_COMMITMENTS
+"""The commitment from which on a node is known: a look replays the fewest rows."""
 TENTH = 0.1
 DAY = 24
 """Commitments that a worker makes in a day, one an hour."""
@@ -97,15 +96,14 @@ def lie_in_part(lies: Sequence[Rollout], honest: Sequence[Rollout], positions: S
 
 
 def sample_of(job: Job, number: int, terms: Terms) -> list[int]:
-    """Sample number so-and-so of the default policy: each as if another block followed the commitment."""
-    count = sample_size(POLICY, terms.positions, index=max(KNOWN, job.commitment.index), suspect=False)
+    """Draw the rows of look number so-and-so: each as if another block followed the commitment."""
     return draw_rows(
         block_hash=number.to_bytes(32, "big"),
         link=bytes(32),
+        validator=ZERO_ADDRESS,
         node=job.commitment.node,
-        index=job.commitment.index,
+        index=max(KNOWN, job.commitment.index),
         terms=terms,
-        count=count,
     )
 
 
@@ -170,7 +168,7 @@ class Outcome:
     """On commitments with lies in all rows, each inspected with a separate sample."""
     in_a_tenth: list[Finding | None]
     predicted_tenth: float
-    """What the policy predicts of the last, from the share of rows that are noticed by themselves."""
+    """What is predicted of the last, from the share of rows that are noticed by themselves."""
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -270,14 +268,14 @@ def _judge_sample(rows: Sequence[JudgedRow], sample: Sequence[int], lying: Seque
 
 
 def _predicted(rows: Sequence[JudgedRow], terms: Terms, lies: int) -> float:
-    """Return the chance that the policy predicts, from the share of the false rows that are noticed.
+    """Return the chance that one look is predicted to have, from the share of the false rows that are noticed.
 
     Where a check of every row notices them, the whole commitment is the sample.
     """
     static = sum(1 for row in rows if row.static) / len(rows)
     replay = sum(1 for row in rows if row.replay) / len(rows)
     positions = terms.positions
-    sample = sample_size(POLICY, positions, index=KNOWN, suspect=False) + pool_rows(terms)
+    sample = rows_of_look(terms, KNOWN)
     missed = (1 - detection(positions, lies, positions, static)) * (1 - detection(positions, lies, sample, replay))
     return 1 - missed
 

@@ -17,7 +17,7 @@ from muster.settings.schema import ChainSettings
 from testbed.http import connecting, read_request
 
 BEYOND = "block range extends beyond current head block"
-BOOK = AddressBook(31337, *(f"0x{number:040x}" for number in range(1, 9)), 1)
+BOOK = AddressBook(31337, *(f"0x{number:040x}" for number in range(1, 8)), 1)
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from eth_account.messages import encode_typed_data
 
 from muster.protocol.eip712 import UNSIGNED, Domain
 from muster.protocol.hashes import hex_hash
-from muster.protocol.messages import Grade, SignedRequest, UploadReceipt, Verdict
+from muster.protocol.messages import SignedRequest, UploadReceipt, Verdict
 
 if TYPE_CHECKING:
     from muster.verification.rules import CommittedWork
@@ -47,11 +47,6 @@ def verdict_of(**changes: Any) -> Verdict:
     """Return a verdict that accepts a commitment."""
     own = {"file_hash": NOTHING, "validator": KEY.address, "accepted": True}
     return Verdict(**{**WORK, **own, "signature": UNSIGNED, **changes})
-
-
-def grade_of(**changes: Any) -> Grade:
-    own = {"validator": KEY.address, "grades": NOTHING, "salt": "0x" + "05" * 32}
-    return Grade(**{**WORK, **own, "signature": UNSIGNED, **changes})
 
 
 def receipt_of(**changes: Any) -> UploadReceipt:

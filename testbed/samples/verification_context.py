@@ -1,4 +1,4 @@
-"""A verification context made by hand, commitments whose rows lean a little, and grades of those that are sealed."""
+"""A verification context made by hand, commitments whose rows lean a little, and a run with sealed tasks."""
 
 from __future__ import annotations
 
@@ -12,28 +12,24 @@ from typing import Any
 import numpy as np
 
 from muster.authoring.tasks.sealing import seal_set
-from muster.chain.keys import Signer
 from muster.chain.types import Block
 from muster.constants import SAMPLE_BLOCKS
 from muster.contracts.runs import WorkCommitted
 from muster.environments.rewards import length_reward
 from muster.environments.task import MAX_TASK_BYTES, Task
 from muster.errors import RefusedError, UnreachableError
-from muster.grading.grades import grades_hash, grades_text
 from muster.grading.masters import Masters
 from muster.protocol.draws import Draw, draw_pool
-from muster.protocol.eip712 import sign_message
-from muster.protocol.hashes import content_hash, hex_hash
+from muster.protocol.hashes import content_hash
 from muster.protocol.keys import RunKeys
 from muster.protocol.kinds import kind_of
-from muster.protocol.masters import grades_commitment
-from muster.protocol.messages import ShownGrades, Upload, Verdict
+from muster.protocol.messages import Upload
 from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import one_span
 from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, make_bundle
-from muster.verification.checks import Finding, grade_rows
+from muster.verification.checks import Finding
 from muster.verification.evidence import check_signatures
 from muster.verification.pools import ACCUSE, HONEST_DRAWS, LEAST_TOKENS, pooled_row
 from muster.verification.profiles import CPU_FP32
@@ -52,8 +48,6 @@ from testbed.samples.commitments import (
     tokens_of,
     upload_of,
 )
-from testbed.samples.messages import about, grade_of, verdict_of
-from testbed.samples.terms import TRAPS
 from testbed.samples.validator import place, receive
 from validator.evidence import verify_evidence
 from validator.journal import ValidatorJournal
@@ -91,14 +85,12 @@ class Context:
     """Commitments on chain."""
     shards: bool = True
     """Whether the task set's shards are here; its document always is."""
-    has_traps: bool = False
     domain = WHERE
     profile = CPU_FP32
 
     @property
     def rules(self) -> Rules:
-        made = rules() if self.shards else replace(rules(), task_set=without_shards())
-        return replace(made, terms=replace(made.terms, **TRAPS)) if self.has_traps else made
+        return rules() if self.shards else replace(rules(), task_set=without_shards())
 
     async def draw(self, commitment: CommittedWork) -> Draw:
         return drawn()
@@ -131,9 +123,6 @@ class Context:
     async def honest_sums(self, step: int, rollouts: list[Rollout]) -> list[RowSums]:
         self.replayed += HONEST_DRAWS * len(rollouts)
         return [self.honest] * len(rollouts)
-
-    async def master(self, step: int) -> bytes | None:
-        return None
 
     async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
         work = self.works.get(index)
@@ -284,7 +273,6 @@ def shown_wrongly(tasks: list[ShownTask]) -> list[tuple[list[ShownTask], str]]:
 
 
 MASTERS = Masters(1, b"\x07" * 32)
-GRADERS = [Signer.from_key(bytes([number]) * 32) for number in (11, 12, 13)]
 
 
 @cache
@@ -305,36 +293,3 @@ def sealed_rows() -> list[Rollout]:
     """Return the honest rows, which say nothing of their scores."""
     empty = np.array([], np.int64)
     return [replace(row, task_reward=0, parts=empty, fuel=0) for row in honest_rows()]
-
-
-@cache
-def right_text() -> str:
-    return grades_text(grade_rows(sealed_rows(), drawn(), sealed_rules(), MASTERS.of(1)))
-
-
-def show(text: str, grader: Signer = GRADERS[0], work: CommittedWork | None = None, **changes: object) -> ShownGrades:
-    """Return grades as a validator shows them."""
-    work = work or committed(sealed_rows())
-    fields = {**about(work), "validator": grader.address, "grades": hex_hash(grades_hash(text)), **changes}
-    return ShownGrades(statement=sign_message(grader, WHERE, grade_of(**fields)), text=text)
-
-
-def accept(shown: ShownGrades, grader: Signer, **changes: object) -> Verdict:
-    """Return the verdict that had committed to these grades."""
-    said = shown.statement
-    fields = said.model_dump(include={"run", "step", "node", "index", "root", "validator"})
-    fields["grades"] = grades_commitment(said.grades, said.salt, said.validator)
-    return sign_message(grader, WHERE, verdict_of(**{**fields, **changes}))
-
-
-@dataclass
-class GradingContext(Context):
-    """A context of a run with private tests."""
-
-    withheld: bool = False
-    rules = property(lambda self: sealed_rules())
-
-    async def master(self, step: int) -> bytes | None:
-        if self.withheld:
-            raise UnreachableError("nobody gives the master")
-        return MASTERS.of(1)

@@ -9,13 +9,11 @@ import pytest
 
 from muster.chain.client import Chain
 from muster.chain.keys import Signer
-from muster.chain.masters_file import read_masters
 from muster.contracts import runs
-from muster.protocol.hashes import hash_bytes
 from muster.protocol.keys import ZERO_ADDRESS
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil
-from testbed.machine import Machine, funded_run
+from testbed.machine import Machine
 
 TOKEN = 10**18
 DAY = 24 * 3600
@@ -123,17 +121,25 @@ def test_an_owner_changes_keys_after_a_notice(machine: Machine, run: int, later:
     assert "does not own run" in refused["error"]
 
 
-def test_an_owner_makes_masters_of_traps_and_shows_them(machine: Machine) -> None:
-    made = machine.json("run", "masters", "traps.secret", "--epochs", 2, "--epoch-steps", 5)
-    assert (made["trap_epochs"], made["trap_epoch_steps"], made["accepts_required"]) == (2, 5, 1)
-    assert hash_bytes(made["trap_tip"]) == read_masters(machine.folder / "traps.secret").tip
-    assert "exists" in machine.json("run", "masters", "traps.secret", status=78)["error"]
-    assert "go together" in machine.json("run", "masters", "other.secret", "--epochs", 2, status=2)["error"]
-    traps = {name: made[name] for name in ("trap_epochs", "trap_epoch_steps")} | {"trap_every": 20}
-    number = funded_run(machine, **traps, trap_tip=hash_bytes(made["trap_tip"]), trap_prize=TOKEN // 5)
-    own = (number, "--operator", "./owner.key", "--yes")
-    shown = machine.type("run", "reveal-master", "traps.secret", *own)
-    assert "0 of 2 masters are revealed" in shown.stdout, shown.stderr
-    machine.json("run", "masters", "other.secret")
-    refused = machine.json("run", "reveal-master", "other.secret", *own, status=3)
-    assert "masters of another run" in refused["error"]
+def test_an_owner_funds_wages_and_takes_back_what_is_not_owed(
+    machine: Machine, run: int, later: Callable[[int], None]
+) -> None:
+    owner = (run, "--operator", "./owner.key", "--yes")
+    before = machine.json("run", "wages", "show", run)
+    assert machine.json("run", "wages", "fund", "10", *owner)["amount"] == 10 * TOKEN
+    shown = machine.json("run", "wages", "show", run)
+    assert (shown["wages"] - before["wages"], shown["wages_owed"], shown["wages_paid"]) == (10 * TOKEN, 0, 0)
+    assert machine.json("run", "show", run)["wages"] == shown["wages"]
+    words = ("run", "wages", "take-back")
+    assert machine.json(*words, "4", *owner)["taken_back"] is False
+    waiting = machine.json(*words, "4", *owner)
+    assert (waiting["taken_back"], DAY - 100 < waiting["wait_seconds"] <= DAY) == (False, True)
+    assert machine.json("run", "wages", "show", run)["wages_take_back_at"] == waiting["ready_at"]
+    machine.json(*words, "3", *owner)  # another amount is announced in its place
+    later(DAY)
+    taken = machine.json(*words, "3", *owner)
+    assert (taken["taken_back"], taken["amount"]) == (True, 3 * TOKEN)
+    assert machine.json("run", "wages", "show", run)["wages"] == before["wages"] + 7 * TOKEN
+    later(1)
+    refused = machine.json(*words, "1", run, "--operator", "./operator.key", "--yes", status=4)
+    assert "does not own run" in refused["error"]

@@ -15,6 +15,7 @@ from muster.protocol.incentives import (
     SEALED_HOURS,
     UNSEALED_HOURS,
     Incentives,
+    Looking,
     RunCosts,
     least_stake,
     round_amount,
@@ -88,6 +89,17 @@ def test_local_defaults_have_the_expected_incentives() -> None:
     found = Incentives.of(LOCAL, 0)
     assert (found.pay, found.cover) == (TOKEN // 20, 8_000)
     assert found.least_detection(0.5) == 0.5 / 8_000
+
+
+def test_looking_costs_brings_and_pays_from_a_rate_on() -> None:
+    found = Looking.of(PUBLIC, 0)
+    assert found == Looking(pytest.approx(1 / 24), 0.0625, 2, pytest.approx(0.7812, abs=1e-4))
+    assert found.owner_share == 0.125
+    assert [round(found.income(validators, 40), 1) for validators in (4, 5, 6, 9)] == [9.2, 7.2, 5.9, 3.7]
+    assert [round(found.least_rate(validators) or 0, 1) for validators in (4, 5, 6, 9)] == [3.1, 3.9, 4.7, 7.0]
+    assert found.income(4, found.least_rate(4) or 0) == pytest.approx(0, abs=1e-12)
+    assert [found.alone(2, 4), found.alone(2, 5), found.alone(3, 5)] == [1 / 6, 0.1, 0.3]
+    assert Looking.of(replace(PUBLIC, wage_bps=400), 0).least_rate(4) is None
 
 
 def test_without_a_bounty_no_number_of_cheaters_pays_an_inspection() -> None:

@@ -8,11 +8,12 @@ from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from muster.console import main
-from muster.verification.sample_policy import detection, detection_over, false_rows
+from muster.verification.sample_policy import detection, detection_over, false_rows, seen
 from testbed.adversaries.pipeline import rows_needed
 
 
@@ -63,31 +64,45 @@ def test_a_day_and_the_rows_that_suffice() -> None:
     assert [false_rows(128, share) for share in (1, 0.1, 0.01, 0.0001)] == [128, 13, 1, 1]
 
 
-def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MUSTER_VALIDATOR__NEWCOMER_COMMITMENTS", "2")
-    monkeypatch.setattr("sys.argv", ["muster", "validator", "policy", "--json", "--commitments", "3", "--seen", "0.5"])
+def test_several_looks_see_what_their_different_rows_show() -> None:
+    """Of 128 rows, twelve by each of two looks, four of them shared: 4 + 120 + 8 own ones that may coincide."""
+    one, two = (seen(128, 1, shared=4, own=8, looks=looks) for looks in (1, 2))
+    assert one == pytest.approx(12 / 128)
+    assert two == pytest.approx(4 / 128 + 124 / 128 * (1 - (116 / 124) ** 2))
+    assert seen(128, 1, shared=8, own=16, looks=4) == pytest.approx(8 / 128 + 120 / 128 * (1 - (104 / 120) ** 4))
+    assert seen(128, 13, shared=4, own=8, looks=1) == pytest.approx(detection(128, 13, 12))
+    assert seen(10, 10, shared=2, own=0, looks=5, per_row=0.5) == pytest.approx(0.75), "all see the same two rows"
+
+
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
+    monkeypatch.setattr("sys.argv", ["muster", "validator", "policy", *words])
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
-    document = json.loads(capsys.readouterr().out)
-    assert (document["rows"], document["sample_minimum"], document["newcomer_commitments"]) == (128, 16, 2)
-    found = {(row["node"], row["false_rows"]): row for row in document["detection"]}
-    assert len(found) == 9
-    known, new = found["known", 1], found["new", 1]
-    assert (known["rows_replayed"], known["caught_in_one"]) == (16, pytest.approx(1 / 16))
-    assert known["caught_in_a_day"] == pytest.approx(1 - (15 / 16) ** 3)
-    assert (new["rows_replayed"], new["caught_in_one"]) == (64, pytest.approx(1 / 4))
-    assert new["caught_in_a_day"] == pytest.approx(1 - (3 / 4) ** 2 * (15 / 16)), "new only twice"
+    return capsys.readouterr().out
 
 
-def test_the_command_prints_that_of_a_run_with_traps(
+def test_the_command_prints_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["muster", "validator", "policy", "--json", "--traps", "--commitments", "1"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    found = {row["node"]: row["rows_replayed"] for row in json.loads(capsys.readouterr().out)["detection"]}
-    assert found == {"known": 12, "new": 24, "rejected before": 48}
+    document = json.loads(printed(capsys, monkeypatch, "--json", "--commitments", "3", "--seen", "0.5"))
+    assert (document["rows"], document["look_rows"], document["accepts"], document["shared_rows"]) == (128, 12, 2, 4)
+    chances = {row["false_rows"]: row for row in document["chances"]}
+    assert list(chances) == [1, 6, 13]
+    assert chances[1]["one_look"] == pytest.approx(12 / 128 / 2)
+    assert chances[13]["in_a_day"] == pytest.approx(1 - (1 - chances[13]["all_looks"]) ** 3)
+    few = json.loads(printed(capsys, monkeypatch, "--json", "--rows", "8", "--accepts", "1"))
+    assert (few["look_rows"], few["shared_rows"]) == (8, 1)
+    assert [row["one_look"] for row in few["chances"]] == [1.0, 1.0, 1.0]
+
+
+def test_the_command_says_what_is_seen_now_and_was_before(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = printed(capsys, monkeypatch).splitlines()
+    assert [line.split() for line in lines] == [
+        ["false_rows", "one_look", "all_looks", "in_a_day", "before"],
+        ["1", "9.38%", "15.22%", "98.10%", "47.12%"],
+    ]

@@ -40,6 +40,13 @@ VALIDATOR: dict[str, Any] = {
     "hours_sealed": 5,
     "operator_free": Tokens(90 * TOKEN),
     "case_cost": Tokens(9 * TOKEN),
+    "looks_hour": 500_000,
+    "looks": 5,
+    "looks_counted": 4,
+    "wages_earned": Tokens(3 * TOKEN),
+    "wages_paid": Tokens(TOKEN),
+    "wages_due": Tokens(TOKEN // 2),
+    "counts_again_at": None,
     "gas": Ether(TOKEN // 50),
     "gas_transactions": 1333,
 }
@@ -115,6 +122,7 @@ def test_a_validator_on_one_screen() -> None:
         "last ones    0x000000…:6 accepted, 0x000000…:5 rejected: wrong_draw",
         "cases        1 open, 3 opened, 2 won",
         "sealed       5 hours",
+        "looks        3 MUST earned, 1 MUST paid, 0.5 MUST due; 4 of 5 counted in the latest list",
         "free         90 MUST for cases and votes",
         "gas          0.02 ETH, about 1,333 transactions",
     ]

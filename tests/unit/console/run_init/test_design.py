@@ -28,6 +28,7 @@ from muster.console.run_init.design import (
     design_of,
     keys_of,
     terms_of,
+    wages_of,
 )
 from muster.console.run_init.files import SERVICES, owner_settings, settings_text
 from muster.console.run_init.table import economics, sentences
@@ -79,6 +80,11 @@ def test_a_public_run_has_the_numbers_of_the_economics() -> None:
         "escrow": 4_000 * TOKEN,
         "escrow_steps": [1_000, 2_000],
         "escrow_seconds": 60_000,
+        "wages": 500 * TOKEN,
+        "look_cost": pytest.approx(1 / 24),
+        "look_wage": 0.0625,
+        "wages_share": 0.125,
+        "least_rate": pytest.approx(3.125, abs=0.001),
         "reserved_sealed": 375 * TOKEN,
         "reserved_unsealed": 1_095 * TOKEN,
     }
@@ -91,7 +97,26 @@ def test_a_public_run_has_the_numbers_of_the_economics() -> None:
         "4,000 MUST: 1,000 steps at least, which take 16 hours 40 minutes or longer; "
         "2,000 where every group has a signal"
     )
+    assert said["looks"] == (
+        "2 at each commitment, of 12 of 128 rows: one costs its validator 4.2% of the pay and brings 6.2%, together "
+        "12.5% beside the pay; one of 4 validators earns something from 3.1 commitments an hour on; 2 friends look "
+        "alone at 17% of the work, with one validator more at 10%"
+    )
     assert cautions(agreed) == []
+
+
+def test_owner_chooses_how_much_is_looked_at_and_for_what() -> None:
+    design = decided(merged(PUBLIC, RunChoices(accepts_required=1, look_rows=24, wage_bps=500)))
+    agreed = terms_of(design, RunParts())
+    assert (agreed.accepts_required, agreed.look_rows, agreed.wage_bps) == (1, 24, 500)
+    assert cautions(agreed) == [
+        "a look costs its validator more than its wage: a higher --wage-bps, or fewer --look-rows"
+    ]
+    said = sentences(design, agreed)["looks"]
+    assert "one of 4 validators earns something never; one validator looks alone at 25% of the work" in said
+    assert wages_of(agreed, 4_000 * TOKEN) == 200 * TOKEN
+    small = terms(merged(PUBLIC, RunChoices(group_size=4, groups_per_commitment=2)))
+    assert (small.positions, small.look_rows) == (8, 8), "a look replays no more rows than there are"
 
 
 def test_stake_fee_and_deposit_follow_from_the_pay() -> None:
@@ -204,6 +229,9 @@ answers = st.fixed_dictionaries(
         "validators": st.sampled_from(["open", "owner", "0x" + "cd" * 20]),
         "learning_rate": st.floats(1e-9, 0.5),
         "local_workers": st.integers(1, 64),
+        "accepts_required": st.integers(1, 255),
+        "look_rows": st.integers(1, 4_096),
+        "wage_bps": st.integers(0, 5_000),
     },
 )
 

@@ -12,7 +12,15 @@ from muster.console.run_init.choices import RunChoices
 from muster.console.run_init.design import OwnerKeys, design_of
 from muster.console.run_init.files import readme_text
 from muster.console.run_init.folder import InitProgress, RunFolder
-from muster.console.run_init.steps import GAS, ChainStatus, RunOnDisk, owner_steps, step_documents, step_lines
+from muster.console.run_init.steps import (
+    GAS,
+    ChainStatus,
+    RunMoney,
+    RunOnDisk,
+    owner_steps,
+    step_documents,
+    step_lines,
+)
 from muster.constants import TOKEN
 from muster.errors import ConfigError
 from muster.runtime.units import Ether
@@ -24,6 +32,7 @@ from muster.swarm.trial import VALIDATORS, TrialRun, make_node_keys
 
 KEYS = OwnerKeys(*(f"0x{number:040x}" for number in (1, 2, 3)))
 PUBLIC = RunChoices(network="base-sepolia", host="run.example.org")
+MONEY = RunMoney(4_000 * TOKEN, 500 * TOKEN)
 
 
 # --- Files
@@ -56,8 +65,8 @@ def test_a_file_written_before_a_kill_is_no_edit(tmp_path: Path) -> None:
 
 def test_unreadable_progress_is_an_error(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.record(run=3, funded=5)
-    assert RunFolder(tmp_path).progress == InitProgress(run=3, funded=5)
+    folder.record(run=3, funded=5, wages=1)
+    assert RunFolder(tmp_path).progress == InitProgress(run=3, funded=5, wages=1)
     (folder.state / "init.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read"):
         _ = RunFolder(tmp_path).progress
@@ -105,13 +114,13 @@ def test_a_password_whose_key_was_never_made_is_replaced(tmp_path: Path) -> None
 def lines(status: ChainStatus, choices: RunChoices = PUBLIC, *, marked: bool = True) -> list[str]:
     design = design_of(choices, 512)
     disk = RunOnDisk(Path("/r"), Path("/r/model"), has_calibration=True)
-    return step_lines(owner_steps(design, 4_000 * TOKEN, status, KEYS, disk), status, marked=marked).splitlines()
+    return step_lines(owner_steps(design, MONEY, status, KEYS, disk), status, marked=marked).splitlines()
 
 
 def test_the_steps_of_an_empty_chain_say_what_each_takes() -> None:
     price = 10**7
     said = lines(ChainStatus(reachable=True, price=price))
-    owners = sum(GAS[name] for name in ("deploy", "faucet", "create", "fund"))
+    owners = sum(GAS[name] for name in ("deploy", "faucet", "create", "fund", "fund"))
     need = Ether(owners * price * 5 // 2)
     assert said[0] == f"1. (to do) Give the owner ether for gas ({owners:,} gas, about {Ether(owners * price)})"
     assert said[1] == f"   send {need} or more to {KEYS.owner}: public faucets of the chain give test ether"
@@ -122,6 +131,7 @@ def test_the_steps_of_an_empty_chain_say_what_each_takes() -> None:
     create = "muster run create run.toml --model model --tasks run/tasks --calibration run/calibration.json"
     assert f"     {create} {sends}" in said
     assert f"     muster run fund 4000 RUN {sends}" in said, "a number that is not known is no other run's"
+    assert f"     muster run wages fund 500 RUN {sends}" in said
     need = Ether(1_000 * GAS["publish"] * price * 5 // 2)
     assert f"   send {need} or more to {KEYS.trainer}: public faucets of the chain give test ether" in said
     assert "     muster service install --role origin --name weights --config weights.toml" in said
@@ -131,14 +141,16 @@ def test_the_steps_of_an_empty_chain_say_what_each_takes() -> None:
 
 def test_completed_steps_are_marked_done() -> None:
     rich = {"reachable": True, "deployed": True, "run": 7, "price": 10**7, "owner_ether": 0, "trainer_ether": 10**18}
-    said = lines(ChainStatus(**rich, funded=4_000 * TOKEN))  # type: ignore[arg-type]
+    said = lines(ChainStatus(**rich, funded=4_000 * TOKEN, wages=500 * TOKEN))  # type: ignore[arg-type]
     assert [line.split(")")[0] for line in said if line[0].isdigit() and ". (" in line] == [
-        f"{number}. (done" for number in range(1, 7)
+        f"{number}. (done" for number in range(1, 8)
     ]
-    partly = lines(ChainStatus(**rich, funded=1_000 * TOKEN, tokens=2_999 * TOKEN))  # type: ignore[arg-type]
+    partly = lines(ChainStatus(**rich, funded=1_000 * TOKEN, tokens=3_499 * TOKEN))  # type: ignore[arg-type]
     assert any(line.startswith("3. (to do) Draw test tokens") for line in partly)
     assert any(line.startswith("5. (to do) Fund its escrow") for line in partly)
     assert any(line.startswith("     muster run fund 4000 7 ") for line in partly)
+    assert any(line.startswith("6. (to do) Fund the wages of looks") for line in partly)
+    assert any(line.startswith("     muster run wages fund 500 7 ") for line in partly)
 
 
 def test_admitter_in_the_terms_keeps_the_validator_list() -> None:
@@ -152,11 +164,12 @@ def test_admitter_in_the_terms_keeps_the_validator_list() -> None:
 def test_the_readme_is_the_same_whatever_gas_costs() -> None:
     design = design_of(PUBLIC, 512)
     disk = RunOnDisk(Path("/r"), Path("/elsewhere/model"), has_calibration=False)
-    text = readme_text(design, Path("/r"), owner_steps(design, TOKEN, ChainStatus(run=2), KEYS, disk))
+    text = readme_text(design, Path("/r"), owner_steps(design, RunMoney(TOKEN), ChainStatus(run=2), KEYS, disk))
     assert "(to do)" not in text
     assert "muster run create run.toml --model /elsewhere/model --tasks run/tasks --config orchestrator.toml" in text
     assert "muster run fund 1 2 --config orchestrator.toml" in text
-    document = step_documents(owner_steps(design, TOKEN, ChainStatus(), KEYS, disk), 0)
+    assert "muster run wages fund" not in text, "looks are unpaid"
+    document = step_documents(owner_steps(design, RunMoney(TOKEN), ChainStatus(), KEYS, disk), 0)
     assert [step["fee"] for step in document] == [None] * len(document)
 
 

@@ -34,7 +34,7 @@ def address(number: int) -> str:
     return f"0x{number:040d}"
 
 
-BOOK = AddressBook(CHAIN_ANVIL, *(address(number) for number in range(1, 9)), from_block=0)
+BOOK = AddressBook(CHAIN_ANVIL, *(address(number) for number in range(1, 8)), from_block=0)
 FOUND = CheckedRun(1, "http://127.0.0.1:8600", "http://127.0.0.1:8545", BOOK)
 WORKER = Identity(CHAIN_ANVIL, BOOK.runs, 1, "worker")
 NODES = Path("/home/ada/.muster/nodes")

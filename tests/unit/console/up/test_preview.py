@@ -55,9 +55,10 @@ def test_a_validator_s_preview_on_a_public_chain() -> None:
         "stake": "200 MUST; a conviction takes 100 MUST of it",
         "unbonding": "the stake comes back 7 days after you retire",
         "earns": (
-            "nothing without cheating; 10 MUST for each worker whose conviction it brings about "
-            "(20 MUST for a validator), 0.25 MUST to 3.666667 MUST for each case that it judges with the majority; "
-            "inspecting and sealing earn nothing"
+            "0.003125 MUST for each look that counts, twice that for a node's first 4 commitments: with 5 validators "
+            "and 2 looks at a commitment more than it costs from 8.6 commitments an hour on; "
+            "10 MUST for each worker whose conviction it brings about (20 MUST for a validator), "
+            "0.25 MUST to 3.666667 MUST for each case that it judges with the majority"
         ),
         "can lose": (
             "100 MUST of the stake by a conviction; 1 MUST by a case that it opens and loses; "
