@@ -18,6 +18,7 @@ from muster.contracts.runs import WorkCommitted
 from muster.environments.rewards import length_reward
 from muster.environments.task import MAX_TASK_BYTES, Task
 from muster.errors import RefusedError, UnreachableError
+from muster.grading.grades import grades_text
 from muster.grading.masters import Masters
 from muster.protocol.draws import Draw, draw_pool
 from muster.protocol.hashes import content_hash
@@ -29,7 +30,7 @@ from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import one_span
 from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, make_bundle
-from muster.verification.checks import Finding
+from muster.verification.checks import Finding, grade_rows
 from muster.verification.evidence import check_signatures
 from muster.verification.pools import ACCUSE, HONEST_DRAWS, LEAST_TOKENS, pooled_row
 from muster.verification.profiles import CPU_FP32
@@ -293,3 +294,9 @@ def sealed_rows() -> list[Rollout]:
     """Return the honest rows, which say nothing of their scores."""
     empty = np.array([], np.int64)
     return [replace(row, task_reward=0, parts=empty, fuel=0) for row in honest_rows()]
+
+
+@cache
+def right_text() -> str:
+    """Return the grades of these rows."""
+    return grades_text(tuple(grade_rows(sealed_rows(), sealed_rules(), MASTERS.of(1))))

@@ -1,12 +1,12 @@
-"""Grades: one form, commitments that bind salt and validator, and what counts as a difference."""
+"""Grades: one form, the hash that a batch names, and what counts as a difference."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import suppress
 
 import pytest
-from eth_utils.crypto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,18 +16,17 @@ from muster.grading.grades import (
     MAX_FUEL,
     UNSURE_FUEL,
     RowGrade,
-    first_difference,
+    differences,
     grades_hash,
     grades_text,
     parse_grades,
-    salt_of,
 )
 from muster.protocol.messages import MAX_GRADES_CHARS
 
-V1, V2 = "0x" + "11" * 20, "0x" + "22" * 20
 micro = st.integers(0, MICRO)
 graded = st.builds(
     RowGrade,
+    differences,
     st.integers(0, (1 << 32) - 1),
     micro,
     st.lists(micro, min_size=1, max_size=8).map(tuple),
@@ -52,7 +51,7 @@ def test_the_form_byte_for_byte() -> None:
     grades = [RowGrade(0, MICRO, (MICRO, 0), 12), RowGrade(5, 0), RowGrade(9, 0, (), UNSURE_FUEL)]
     text = "[[0,1000000,[1000000,0],12],[5,0,[],0],[9,0,[],-1]]"
     assert grades_text(grades) == text
-    assert grades_hash(text) == keccak(text=text)
+    assert grades_hash(text) == "0x" + hashlib.sha256(text.encode()).hexdigest()
     assert grades_text([]) == "[]"
 
 
@@ -99,40 +98,33 @@ def test_any_text_parses_to_its_own_form_or_is_malformed(text: str) -> None:
         assert grades_text(parse_grades(text)) == text
 
 
-def test_a_salt_is_the_same_after_a_restart_and_another_for_anything_else() -> None:
-    secret, root = b"\x01" * 32, b"\x02" * 32
-    salt = salt_of(secret, 1, V1, 7, root)
-    assert salt == salt_of(secret, 1, V1, 7, root)
-    others = {
-        salt_of(b"\x03" * 32, 1, V1, 7, root),
-        salt_of(secret, 2, V1, 7, root),
-        salt_of(secret, 1, V2, 7, root),
-        salt_of(secret, 1, V1, 8, root),
-        salt_of(secret, 1, V1, 7, bytes(32)),
-    }
-    assert len(others | {salt}) == 6
-
-
 @given(many)
 def test_equal_grades_have_no_difference(grades: list[RowGrade]) -> None:
-    assert first_difference(grades, grades) is None
+    assert differences(grades, grades) == []
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "position"),
+    ("ours", "stated", "positions"),
     [
-        ([RowGrade(3, 5, (5,), 1)], [RowGrade(3, 6, (6,), 1)], 3),
-        ([RowGrade(3, 5, (5,), 1)], [RowGrade(3, 5, (5,), 2)], 3),
-        ([RowGrade(3, 5, (5,), 1)], [RowGrade(3, 5, (5, 5), 1)], 3),
-        ([RowGrade(3, 5, (5,))], [RowGrade(3, 0)], 3),
-        ([RowGrade(3, 5, (5,))], [], 3),
-        ([], [RowGrade(3, 5, (5,))], 3),
-        ([RowGrade(3, 0, (), UNSURE_FUEL)], [RowGrade(3, 5, (5,))], None),
-        ([RowGrade(3, 5, (5,))], [RowGrade(3, 0, (), UNSURE_FUEL)], None),
-        ([RowGrade(3, 0, (), UNSURE_FUEL)], [], 3),
-        ([], [RowGrade(3, 0, (), UNSURE_FUEL)], 3),
-        ([RowGrade(3, 0, (), UNSURE_FUEL), RowGrade(4, 1, (1,))], [RowGrade(3, 5, (5,)), RowGrade(4, 0, (0,))], 4),
+        ([RowGrade(3, 5, (5,), 1)], [RowGrade(3, 6, (6,), 1)], [3]),
+        ([RowGrade(3, 5, (5,), 1)], [RowGrade(3, 5, (5,), 2)], [3]),
+        ([RowGrade(3, 5, (5,), 1)], [RowGrade(3, 5, (5, 5), 1)], [3]),
+        ([RowGrade(3, 5, (5,))], [RowGrade(3, 0)], [3]),
+        ([RowGrade(3, 5, (5,))], [], [3]),
+        ([], [RowGrade(3, 5, (5,))], [3]),
+        ([RowGrade(3, 0, (), UNSURE_FUEL)], [RowGrade(3, 5, (5,))], []),
+        ([RowGrade(3, 5, (5,))], [RowGrade(3, 0, (), UNSURE_FUEL)], [3]),
+        ([RowGrade(3, 0, (0,))], [RowGrade(3, 0, (), UNSURE_FUEL)], [3]),
+        ([RowGrade(3, 0, (), UNSURE_FUEL)], [], []),
+        ([], [RowGrade(3, 0, (), UNSURE_FUEL)], [3]),
+        (
+            [RowGrade(3, 0, (), UNSURE_FUEL), RowGrade(4, 1, (1,)), RowGrade(5, 1, (1,))],
+            [RowGrade(3, 5, (5,)), RowGrade(4, 0, (0,)), RowGrade(5, 0, (0,))],
+            [4, 5],
+        ),
     ],
 )
-def test_the_first_difference_that_is_sure(ours: list[RowGrade], theirs: list[RowGrade], position: int | None) -> None:
-    assert first_difference(ours, theirs) == position
+def test_what_this_machine_is_sure_of_must_be_stated_so(
+    ours: list[RowGrade], stated: list[RowGrade], positions: list[int]
+) -> None:
+    assert differences(ours, stated) == positions

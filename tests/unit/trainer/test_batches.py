@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,10 +80,11 @@ def test_the_batch_root_is_the_tree_over_its_files():
     assert Batch.from_json(batch.to_json()) == batch
 
 
-def test_salt_is_a_leaf_of_the_batch_root():
-    batch = Batch(5, (work_file([1, 0, 1, 0]).ref,), salt="0x" + "07" * 32)
-    leaves = [leaf_of_words([b"\x07" * 32]), batch.files[0].leaf()]
-    assert batch.root == LeafTree.from_hashes(leaves).root
+def test_a_batch_root_binds_the_grades_of_private_tests():
+    grades = "[[0,0,[0],0]]"
+    batch = Batch(5, (replace(work_file([1, 0, 1, 0]).ref, grades=grades),))
+    word = hashlib.sha256(grades.encode()).digest()
+    assert batch.root == leaf_of_words([5, 0xA1, 0, bytes(32), bytes(32), word])
     assert Batch.from_json(batch.to_json()) == batch
 
 

@@ -20,7 +20,7 @@ from muster.verification.checks import check_rows, grade_rows
 from muster.verification.rules import Rules
 from testbed.samples.commitments import drawn, honest_rows, rules, tokens_of
 from testbed.samples.verification_context import MASTERS, sealed_rows, sealed_rules, with_set
-from trainer.accepted_work import with_grades
+from trainer.grading import with_grades
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_in_a_public_set_such_a_row_is_rejected() -> None:
 
 
 def test_grades_are_what_the_tests_give(sealed: Rules) -> None:
-    grades = grade_rows(rows(), drawn(), sealed, MASTERS.of(1))
+    grades = tuple(grade_rows(rows(), sealed, MASTERS.of(1)))
     assert grades == tuple(
         RowGrade(row.position, row.task_reward, tuple(row.parts.tolist()), row.fuel) for row in honest_rows()
     )
@@ -71,12 +71,12 @@ def test_grades_are_what_the_tests_give(sealed: Rules) -> None:
 
 
 def test_under_another_master_everything_is_void(sealed: Rules) -> None:
-    grades = grade_rows(rows(), drawn(), sealed, bytes(32))
+    grades = tuple(grade_rows(rows(), sealed, bytes(32)))
     assert grades == tuple(RowGrade(row.position, 0) for row in rows())
 
 
 def test_public_rows_are_not_graded() -> None:
-    assert grade_rows(honest_rows(), drawn(), rules(), MASTERS.of(1)) == ()
+    assert tuple(grade_rows(honest_rows(), rules(), MASTERS.of(1))) == ()
 
 
 @pytest.mark.parametrize("reference", [{}, {"answer": 5}, {"answer": "1", "more": 1}, {"nonsense": []}])
@@ -93,7 +93,7 @@ def test_a_reference_that_its_environment_refuses_is_void(tmp_path: Path, refere
     task_set = write_task_set(tmp_path / "set", [NewPart(part.name, part.environment, tasks(), sealed=1)])
     nonsense = with_set(task_set)
     assert check_rows(rows(), drawn(), nonsense) is None, "it stops no worker"
-    assert grade_rows(rows(), drawn(), nonsense, MASTERS.of(1)) == tuple(RowGrade(row.position, 0) for row in rows())
+    assert tuple(grade_rows(rows(), nonsense, MASTERS.of(1))) == tuple(RowGrade(row.position, 0) for row in rows())
 
 
 # --- Epochs
@@ -124,18 +124,13 @@ def test_each_step_means_the_tasks_and_the_master_of_its_epoch(tmp_path: Path) -
 
 
 def test_the_trainer_puts_grades_in_place_of_what_rows_lack(sealed: Rules) -> None:
-    text = grades_text(grade_rows(rows(), drawn(), sealed, MASTERS.of(1)))
-    rewarded = with_grades(rows(), text, sealed.task_set, sealed.terms, 3)
+    rewarded = with_grades(rows(), grades_text(tuple(grade_rows(rows(), sealed, MASTERS.of(1)))))
     assert [row.task_reward for row in rewarded] == [row.task_reward for row in honest_rows()]
     assert [row.parts.tolist() for row in rewarded] == [row.parts.tolist() for row in honest_rows()]
     assert [row.length_reward for row in rewarded] == [row.length_reward for row in honest_rows()]
 
 
-def test_the_trainer_refuses_grades_of_other_rows(sealed: Rules) -> None:
-    grades = grade_rows(rows(), drawn(), sealed, MASTERS.of(1))
-    for wrong in (grades[:-1], grades[1:], (), (*grades, RowGrade(len(grades), 0))):
-        with pytest.raises(MismatchError, match="are of private tests"):
-            with_grades(rows(), grades_text(wrong), sealed.task_set, sealed.terms, 3)
+def test_a_row_of_no_task_of_the_run_is_refused(sealed: Rules) -> None:
     beyond = [replace(row, task=sealed.task_set.size) for row in rows()]
-    with pytest.raises(MismatchError, match="does not have"):
-        with_grades(beyond, grades_text(grades), sealed.task_set, sealed.terms, 3)
+    with pytest.raises(MismatchError, match="row 0 names a task that the run does not have"):
+        next(grade_rows(beyond, sealed, MASTERS.of(1)))
