@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from muster.protocol.seals import verdicts_hidden
 from pydantic import Field
 from sqlalchemy import Connection, select
 
@@ -16,7 +17,6 @@ from muster.protocol.draws import group_draw
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import Message, UploadReceipt, Verdict, Wei
 from muster.protocol.reasons import REASONS, explain
-from muster.protocol.seals import verdicts_hidden
 from muster.protocol.terms import Terms
 from muster.protocol.windows import payable_at
 from orchestrator import problems
@@ -248,10 +248,6 @@ def why(
     opened = next((case for case in accused if case.outcome == "open"), None)
     if opened is not None:
         return f"Pending: case {opened.id} about it is open."
-    if accepts >= terms.accepts_required and terms.has_private_tests:
-        return (
-            "Pending: enough validators accepted it, and not as many have shown the same grades of its private tests."
-        )
     return f"Pending: {needed}."
 
 

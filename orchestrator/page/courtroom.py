@@ -16,14 +16,14 @@ from sqlalchemy import Connection, func, or_, select
 from muster.constants import BASIS_POINTS
 from muster.protocol.kinds import NO_ROW
 from muster.protocol.messages import Message, Verdict, Wei
-from muster.protocol.reasons import REASONS, TICKETED, Reason
+from muster.protocol.reasons import REASONS, Reason
 from muster.runtime.units import Tokens
 from orchestrator import problems
 from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.page.summary import CaseLine
 from orchestrator.queries import verdict_of
 from orchestrator.read_model import read_cases
-from orchestrator.tables import cases, commitments, court_tallies, nodes, proofs, votes
+from orchestrator.tables import cases, court_tallies, nodes, proofs, votes
 
 MAX_CASES: Final = 200
 """Cases of one answer."""
@@ -35,8 +35,6 @@ class CaseRow(CaseLine):
     """A case as the page shows it; `node` is the accused, `jury` are the judges who may vote."""
 
     name: str
-    work_of: str
-    """Whose commitment it is about: the accused's, or of a wrong grade another node's; empty where unknown."""
     step: int
     challenger_name: str
     commits: int
@@ -103,8 +101,6 @@ class CaseView(Message):
     slashed: Wei = 0
     bounty: Wei = 0
     """Token wei, where it convicted; the bounty is part of what was slashed."""
-    bounty_goes: str = ""
-    """Whose the bounty is, after its amount."""
     commands: list[str] = Field(default_factory=list)
     """That re-run the evidence."""
 
@@ -141,27 +137,24 @@ def case_view(connection: Connection, source: PageSource, number: int) -> CaseVi
     if row is None:
         raise problems.not_found(f"run {source.run} has no case {number}", "muster slash list")
     (case,) = case_rows(connection, source, [row])
-    verdict = None if row.kind == "wrong_grade" else verdict_of(connection, row.challenger, row)
+    verdict = verdict_of(connection, row.challenger, row)
     # 2. Who judges, and what a conviction took.
     ballots = connection.execute(select(votes).where(votes.c.case_id == number).order_by(votes.c.judge)).all()
-    names = names_of(connection, [case.work_of, *(vote.judge for vote in ballots)])
+    names = names_of(connection, [vote.judge for vote in ballots])
     slashed = _slashed_in(connection, row)
     bounty = slashed * source.terms.bounty_bps // BASIS_POINTS
-    shared = source.terms.has_traps and row.kind != "wrong_grade"
-    goes = "is shared by validators that had rejected the work" if shared else "went to the challenger"
     return CaseView.of(
         source,
         row,
         verdict,
         case=case,
-        charge=charge(case, names.get(case.work_of) or case.work_of, verdict),
-        state=state_of(case, source.chain.now, Tokens(slashed), Tokens(bounty), goes),
+        charge=charge(case, verdict),
+        state=state_of(case, source.chain.now, Tokens(slashed), Tokens(bounty)),
         block_time=source.chain.now,
-        position=None if row.position == NO_ROW or row.kind == "wrong_grade" else row.position,
+        position=None if row.position == NO_ROW else row.position,
         votes=[VoteLine.of(vote, name=names.get(vote.judge, "")) for vote in ballots],
         slashed=slashed,
         bounty=bounty,
-        bounty_goes=goes,
         commands=case_commands(case, source.url),
     )
 
@@ -174,7 +167,7 @@ def cases_about(connection: Connection, source: PageSource, node: str, limit: in
 
 def cases_of_work(connection: Connection, source: PageSource, node: str, index: int) -> list[CaseRow]:
     """Return the cases about a commitment, oldest first: each validator opens few."""
-    about = cases.c.node == node, cases.c.index == index, cases.c.kind != "wrong_grade"
+    about = cases.c.node == node, cases.c.index == index
     return case_rows(connection, source, read_cases(connection, MAX_CASES, *about)[::-1])
 
 
@@ -199,7 +192,6 @@ def case_rows(connection: Connection, source: PageSource, rows: Sequence[Any]) -
             CaseRow.of(
                 row,
                 name=names.get(row.node, ""),
-                work_of=_work_of(connection, row),
                 challenger_name=names.get(row.challenger, ""),
                 commits=commits,
                 reveals=reveals,
@@ -218,16 +210,6 @@ def proof_lines(connection: Connection, *conditions: Any) -> list[ProofLine]:
     return [ProofLine.of(row, name=names.get(row.node, ""), prover_name=names.get(row.prover, "")) for row in rows]
 
 
-def _work_of(connection: Connection, case: Any) -> str:
-    """Return whose commitment a case is about. Of a wrong grade the step, index and root say it."""
-    if case.kind != "wrong_grade":
-        return case.node
-    query = select(commitments.c.node).where(
-        commitments.c.step == case.step, commitments.c.index == case.index, commitments.c.root == case.root
-    )
-    return connection.execute(query.limit(1)).scalar() or ""
-
-
 def _slashed_in(connection: Connection, case: Any) -> int:
     """Return what the end of a case took of the lock of the accused, in token wei. No node is convicted twice."""
     if case.outcome != "guilty":
@@ -238,18 +220,16 @@ def _slashed_in(connection: Connection, case: Any) -> int:
 # Sentences
 
 
-def charge(case: CaseRow, work_of: str, verdict: Verdict | None) -> str:
-    """Return what a challenger says. `work_of`: name or address of the node that made the commitment."""
-    accused = case.name or case.node
-    work = f"commitment {case.index} of {work_of}, made at step {case.step}"
-    about = f"what {accused} signed about {work}" if case.kind == "wrong_grade" else work
+def charge(case: CaseRow, verdict: Verdict | None) -> str:
+    """Return what a challenger says."""
+    about = f"commitment {case.index} of {case.name or case.node}, made at step {case.step}"
     known = REASONS.get(cast("Reason", case.kind))
     what = known.means if known else "what this version does not know: judges vote not guilty"
     row = "" if verdict is None or verdict.position is None else f". Row {verdict.position} shows it"
     return f"{case.challenger_name or case.challenger} says of {about}: {what}{row}."
 
 
-def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens, goes: str) -> str:
+def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens) -> str:
     """Return what happens now in a case, or how it ended. `now`: the chain's seconds. Pure."""
     accused = case.name or case.node
     match case.outcome:
@@ -258,7 +238,7 @@ def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens, goes: str
         case "guilty":
             return (
                 f"Guilty by {case.guilty_votes} of {case.jury} votes: {accused} lost its unsettled pay and {slashed}, "
-                f"of which {bounty} {goes}."
+                f"of which {bounty} went to the challenger."
             )
         case "not_guilty":
             return f"Not guilty: {case.guilty_votes} of {case.jury} judges voted guilty. The challenger lost its fee."
@@ -266,8 +246,6 @@ def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens, goes: str
             return f"No verdict: {case.reveals} of {case.jury} judges revealed a vote, and more than half must."
         case "moot":
             return "Moot: the accused was convicted in another case before this one ended."
-        case "dismissed" if case.kind == TICKETED:
-            return "Dismissed: the row was planted, as a ticket of the run allowed, so that validators find it."
         case "dismissed":
             return "Dismissed: by the storage's receipt the file was there before the commitment."
         case "cured":
@@ -291,7 +269,7 @@ def _open_state(case: CaseRow, now: int) -> str:
 def case_commands(case: CaseRow, url: str) -> list[str]:
     """Return what re-runs the evidence of a case, and what inspects the whole commitment, from nothing but the URL."""
     commands = [f"muster slash verify {case.id}", f"muster slash show {case.id}"]
-    commands += [f"muster validator verify {case.work_of}:{case.index}"] if case.work_of else []
+    commands += [f"muster validator verify {case.node}:{case.index}"]
     return [f"{command} --url {url}" for command in commands]
 
 

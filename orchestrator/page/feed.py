@@ -183,7 +183,6 @@ _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Sentence]]]
     ),
     "finished": _plain("Training is finished at step {step}", tone="good"),
     "closed": _plain("The run is closed"),
-    "master revealed": _plain("The private tests of epoch {epoch} are public"),
     "relay misbehaved": _plain("A relay sent wrong bytes: {relay}", "/leaderboard?list=others", "warn"),
 }
 NOTABLE: Final = frozenset(_SENTENCES)
@@ -215,12 +214,6 @@ _ROUTINE: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Sentence]]] =
         f"Step {data.get('step')} is on chain",
         f"/steps/{data.get('step')}",
         "plain",
-    ),
-    "grade accused": lambda data, names: (
-        called(data.get("validator"), names),
-        f"is accused of grades of work of {called(data.get('node'), names)}",
-        f"/court/{data.get('case')}",
-        "warn",
     ),
     "voted": _of_judge("votes in case {case}"),
     "absent": _of_judge("does not reveal its vote in case {case}"),

@@ -157,10 +157,16 @@ class SampleRun(RecordedRun):
         kind: int = kind_of("wrong_reward"),
         **changes: Any,
     ) -> None:
-        """Open a case at second `now` of the follower; the work is the accused's unless `work_of` says otherwise."""
-        worker = changes.get("work_of", accused)
+        """Open a case at second `now` of the follower."""
         now = self.queries.chain.now
-        values = (RUN, index, changes.get("step", 0), hash_bytes(self.root(worker, index)), kind, changes.get("row", 3))
+        values = (
+            RUN,
+            index,
+            changes.get("step", 0),
+            hash_bytes(self.root(accused, index)),
+            kind,
+            changes.get("row", 3),
+        )
         ends = now + self.terms.commit_phase, now + self.terms.commit_phase + self.terms.reveal_phase
         evidence = hash_bytes(hash_of("evidence"))
         await self.happen(CaseOpened, number, address(accused), address(challenger), *values, evidence, 3, *ends)

@@ -172,22 +172,6 @@ async def test_a_verdict_of_a_convict_is_not_the_reason(run: SampleRun) -> None:
     )
 
 
-async def test_a_run_with_private_tests_waits_for_grades(database_url: str, tmp_path: Path) -> None:
-    private = {"grade_tip": b"\x05" * 32, "grade_epochs": 1, "grade_epoch_steps": 4}
-    run = SampleRun(await Database.open(database_url, "a test"), tmp_path, None, **private)
-    await run.join("wanda")
-    for validator in ("vera", "viktor"):
-        await run.join(validator, Role.VALIDATOR)
-    await run.publish(0)
-    await run.commit("wanda")
-    await run.upload("wanda", 0)
-    await run.accept("wanda", 0)
-    assert (await view(run)).why == (
-        "Pending: enough validators accepted it, and not as many have shown the same grades of its private tests."
-    )
-    await run.database.close()
-
-
 async def test_cases_and_proofs_are_listed_with_commands_to_repeat_them(run: SampleRun) -> None:
     await run.open_case(5, "vera", "wanda", 1, step=1)
     await run.open_case(6, "viktor", "wanda", 0, kind_of("wrong_draw"), step=1)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
 
 from muster.constants import TOKEN
-from muster.contracts.court import AbsenceReported, GradeAccused, Outcome
+from muster.contracts.court import AbsenceReported, Outcome
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Role
 from muster.errors import RefusedError
@@ -19,7 +18,6 @@ from muster.protocol.reasons import REASONS
 from orchestrator.database import Database
 from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
 from testbed.runs.recorded_run import HOUR, SampleRun, address, hash_of
-from testbed.samples.terms import TRAPS
 
 OPENED = (HOUR + 1) * 3600
 COMMIT_ENDS, REVEAL_ENDS = OPENED + 3600, OPENED + 7200
@@ -70,7 +68,6 @@ async def test_charge_has_the_challengers_measurement(run: SampleRun) -> None:
         "node": address("wanda"),
         "name": "Wanda",
         "index": 1,
-        "work_of": address("wanda"),
         "step": 0,
         "kind": "sampling_mismatch",
         "challenger": address("vera"),
@@ -115,19 +112,6 @@ async def test_without_a_verdict_the_charge_names_no_row(run: SampleRun) -> None
         f"{address('viola')} says of commitment 0 of Wanda, made at step 0: the rows do not hash to the root on chain."
     )
     assert (found.measured, found.threshold) == (None, None)
-
-
-async def test_wrong_grade_case_names_the_graded_commitment(run: SampleRun) -> None:
-    await run.open_case(1, "vera", "viktor", 2, kind_of("wrong_grade"), work_of="wanda")
-    await run.happen(GradeAccused, 1, address("viktor"), address("wanda"), bytes(32))
-    await run.name("viktor", "Viktor")
-    found = await view(run)
-    assert found.case.work_of == address("wanda")
-    assert found.charge == (
-        "Vera says of what Viktor signed about commitment 2 of Wanda, made at step 0: a validator's grades of the "
-        "private tests are not what the tests give."
-    )
-    assert found.commands[-1] == f"muster validator verify {address('wanda')}:2 --url https://run.example"
 
 
 async def test_the_state_follows_the_courts_phases(run: SampleRun) -> None:
@@ -187,19 +171,6 @@ async def test_conviction_shows_slash_bounty_and_votes(run: SampleRun) -> None:
         (address("viola"), False),
     }
     assert all(vote.committed_in and vote.revealed_in and not vote.absent for vote in found.votes)
-
-
-async def test_in_a_run_with_traps_the_bounty_is_shared_and_planted_rows_convict_nobody(run: SampleRun) -> None:
-    run.queries.terms = replace(run.terms, **TRAPS)
-    for number in (1, 2):
-        await run.open_case(number, "vera", "wanda", 0, kind_of("sampling_mismatch"))
-    await run.resolve(1, "wanda", Outcome.DISMISSED, guilty=0)
-    await run.resolve(2, "wanda", Outcome.GUILTY)
-    await run.convict("wanda", voided=(0, 2))
-    assert (await view(run, 1)).state == (
-        "Dismissed: the row was planted, as a ticket of the run allowed, so that validators find it."
-    )
-    assert (await view(run, 2)).state.endswith("of which 10 MUST is shared by validators that had rejected the work.")
 
 
 @pytest.mark.parametrize(

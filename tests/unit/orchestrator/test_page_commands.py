@@ -12,7 +12,6 @@ import typer.main
 
 from muster.console import app as cli
 from muster.contracts.registry import Role
-from muster.protocol.kinds import kind_of
 from orchestrator.database import Database
 from orchestrator.page.commitments import commitment_view
 from orchestrator.page.courtroom import case_view
@@ -41,7 +40,7 @@ def given(line: str, *names: str) -> dict[str, Any]:
 
 @pytest.fixture
 async def commands(tmp_path: Path) -> dict[str, Sequence[str]]:
-    """Return the commands of a commitment, of a case about it, of a case about a grade and of a step."""
+    """Return the commands of a commitment, of a case about it and of a step."""
     database = await Database.open(f"sqlite:///{tmp_path}/orchestrator.db", "a test")
     run = SampleRun(database, tmp_path)
     await run.join("wanda")
@@ -51,17 +50,15 @@ async def commands(tmp_path: Path) -> dict[str, Sequence[str]]:
     for _ in range(4):
         await run.commit("wanda")
     await run.open_case(7, "vera", "wanda", 3)
-    await run.open_case(8, "vera", "viktor", 3, kind_of("wrong_grade"), work_of="wanda")
     commitment = await database.read(lambda c: commitment_view(c, run.source, address("wanda"), 3))
-    cases = [await database.read(lambda c, n=number: case_view(c, run.source, n)) for number in (7, 8)]
+    case = await database.read(lambda c: case_view(c, run.source, 7))
     step = await database.read(lambda c: step_view(c, run.source, [], 1))
     await database.close()
     assert commitment is not None
     assert step is not None
     return {
         "commitment": [line.command for line in commitment.commands],
-        "case": cases[0].commands if cases[0] else [],
-        "grade": cases[1].commands if cases[1] else [],
+        "case": case.commands,
         "step": step.commands,
     }
 
@@ -72,10 +69,9 @@ def test_commands_can_be_typed(commands: dict[str, Sequence[str]]) -> None:
     assert given(why, "index", "node") == {"index": 3, "node": node}
     assert given(verify, "commitment") == {"commitment": f"{node}:3"}
     assert given(case, "case") == {"case": 7}
-    for name, number in (("case", 7), ("grade", 8)):
-        rerun, show, verify = commands[name]
-        assert given(rerun, "case") == given(show, "case") == {"case": number}
-        assert given(verify, "commitment") == {"commitment": f"{node}:3"}
+    rerun, show, verify = commands["case"]
+    assert given(rerun, "case") == given(show, "case") == {"case": 7}
+    assert given(verify, "commitment") == {"commitment": f"{node}:3"}
     fetch, serve = commands["step"]
     assert given(fetch, "step") == {"step": 1}
     assert given(serve, "model", "run") == {"model": "1", "run": 1}

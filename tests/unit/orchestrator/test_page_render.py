@@ -196,7 +196,7 @@ def lead_of(template: str, **values: object) -> tuple[str, str]:
 
 def test_the_page_of_a_case_begins_with_its_charge() -> None:
     case = CaseRow(
-        id=7, node=ADDRESS, name="Ann", index=5, work_of=ADDRESS, step=3, kind="wrong_reward", challenger=ADDRESS,
+        id=7, node=ADDRESS, name="Ann", index=5, step=3, kind="wrong_reward", challenger=ADDRESS,
         challenger_name="Bob", outcome="open", jury=4, commits=1, reveals=0, guilty_votes=0, opened_at=1,
         commit_ends=10, reveal_ends=20, evidence="0x" + "22" * 32, opened_in="0x" + "33" * 32, resolved_in=None,
     )  # fmt: skip
