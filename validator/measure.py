@@ -1,4 +1,4 @@
-"""python -m validator.measure SPEC ROWS CELL: replay a probe's rows and keep every token's errors.
+"""python -m validator.measure SPEC ROWS CELL: replay a probe's rows, keep every token's errors and the looks.
 
 Needs no run, no chain and no key. `muster.verification.probes` has the spec, `muster.verification.measured` the cell.
 ROWS is read in this process: give it files of machines that you trust. Ends with 0 whatever was measured, or with a
@@ -10,9 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+import numpy as np
+
 from muster.models.arithmetic import computing
 from muster.rollouts.schema import Rollout
-from muster.verification.measured import MeasuredCell, count_distinct
+from muster.verification.measured import LOOK, MeasuredCell, count_distinct
 from muster.verification.probes import ProbeSpec, check_probe_rows, run_comparison
 from muster.verification.profiles import PROFILES
 from muster.verification.replay import Replayer
@@ -23,8 +25,9 @@ def measure(spec: ProbeSpec, rows: Sequence[Rollout]) -> bytes:
     replayer = Replayer(spec.model, PROFILES[spec.profile], spec.temperature, threads=spec.threads, matmul=spec.matmul)
     check_probe_rows(rows, spec, replayer.vocabulary)
     with computing(replayer.model, spec.arithmetic):
-        found = [row.errors for row in replayer.errors(rows)]
-    return MeasuredCell(spec.profile, "model", "cell", False, found, count_distinct(rows)).to_bytes()
+        found = replayer.errors(rows, LOOK)
+    errors, looks = [row.errors for row in found], np.array([row.look for row in found])
+    return MeasuredCell(spec.profile, "model", "cell", False, errors, count_distinct(rows), looks).to_bytes()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

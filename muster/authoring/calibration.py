@@ -119,7 +119,8 @@ def _honest_cells(grid: Grid, model: str, specs: Mapping[str, ProbeSpec]) -> lis
     for arithmetic in HONEST[grid.profile.dtype] if grid.elsewhere else ():
         cells.append(Cell(model, arithmetic, specs[name], rows_of=name, arithmetic=arithmetic))
     for older, variables in calibration_grid.environments().items() if grid.elsewhere else ():
-        cells.append(Cell(model, older, specs[older], environment=variables))
+        cells.append(Cell(model, f"for {older}", specs[older]))
+        cells.append(Cell(model, older, specs[older], rows_of=f"for {older}", environment=variables))
         cells.append(Cell(model, f"generated on {older}", specs[older], generated_in=variables))
     return cells + others
 

@@ -36,11 +36,17 @@ from muster.verification.calibration_document import (
 )
 from muster.verification.measured import MeasuredCell
 from muster.verification.pools import ACCUSE, HONEST_SHARE, REJECT, UNIT_TOKENS, pool_evidence, unit_statistics
-from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
+from muster.verification.profiles import PROFILES, STATISTICS, LookLimits, PoolLimits, Profile
 from muster.verification.statistics import NOTHING, RowStatistics, scaled_errors
 
 MARGIN: Final = 2.0
 """How many times as far out as the worst honest value a limit that accuses is, at least."""
+
+LOOK_MARGIN: Final = {"float32": 2.0, "bfloat16": 2.5}
+"""By dtype: how many times as far out as honest machines' largest difference the limits of looks are."""
+
+LEAST_LOOK_SHARE: Final = 0.125
+"""Share of the profile's own limits of looks that a calibration's are, at least."""
 
 UNIT_QUANTILE: Final = 0.99
 UNIT_MARGIN: Final = 1.25
@@ -55,7 +61,7 @@ model without outlier channels is below them (docs/understand/verification.md), 
 others are protected by `muster doctor --engine` before they join."""
 
 MOST: Final = 4.0
-"""A calibration's pool limits are at most so many times the profile's own."""
+"""A calibration's limits of pools and looks are at most so many times the profile's own."""
 
 ROW_MARGIN: Final = 2.0
 """How many times as far out as the worst honest row a limit that rejects is, where the profile's own is farther."""
@@ -126,6 +132,10 @@ def check_calibration(calibration: Calibration, model_hash: bytes, temperature_m
             raise MalformedError(f"the calibration's pool limit {name} is {limit:g}; {least:g} to {most:g} are taken")
         if any(MARGIN * cell.units.get(name, 0.0) > limit * ROUNDING for cell in calibration.cells):
             raise MalformedError(f"the calibration's pool limit {name} is too near to its own honest cells")
+    for name, limit in calibration.look.model_dump().items():
+        least, most = (share * getattr(profile.look, name) for share in (LEAST_LOOK_SHARE, MOST))
+        if not least <= limit <= most:
+            raise MalformedError(f"the calibration's look limit {name} is {limit:g}; {least:g} to {most:g} are taken")
     for name, limit in calibration.rows.items():
         most = getattr(profile, name).reject
         if not LEAST_ROW_SHARE * most <= limit <= most:
@@ -160,12 +170,14 @@ def calibrate(
     least, found = LEAST[profile.dtype].model_dump(), [units for _, units in measured]
     limits = PoolLimits(**{name: _limit(name, value, found) for name, value in least.items()})
 
-    # 2. Row limits, from the worst row of every cell.
+    # 2. Limits of rows and looks, from the worst row of every cell.
     rows = _row_limits(cells, profile)
-    judged = narrowed(profile, limits, rows)
+    looks = _look_differences(cells)
+    look = _look_limits(looks, profile)
+    judged = narrowed(profile, limits, rows, look)
 
     # 3. What honest work measures against them: any rejection or thin margin ends it.
-    reports = [_cell_report(cell, units, judged) for cell, units in measured]
+    reports = [_cell_report(*one, judged, apart) for one, apart in zip(measured, looks, strict=True)]
     margin = _check_margins(reports, judged)
 
     # 4. What they make of the known cheats.
@@ -175,6 +187,7 @@ def calibrate(
         temperature_micro=temperature_micro,
         pool=limits,
         rows=rows,
+        look=look,
         margin=margin,
         tokens=sum(cell.tokens for cell in cells),
         cells=reports,
@@ -189,7 +202,7 @@ def check_against(cells: Sequence[MeasuredCell], calibration: Calibration) -> fl
     Raises MarginError: that hardware cannot work for the run. The limits themselves never change within one.
     """
     profile = calibration.to_profile()
-    return _check_margins([_cell_report(*one, profile) for one in _measured(cells, profile)], profile)
+    return _check_margins([_cell_report(*one, profile, {}) for one in _measured(cells, profile)], profile)
 
 
 def has_own_limits(profile: Profile, tokens: int) -> bool:
@@ -258,12 +271,45 @@ def _row_limits(cells: Sequence[MeasuredCell], profile: Profile) -> dict[str, fl
     return found
 
 
+def _look_differences(cells: Sequence[MeasuredCell]) -> list[dict[str, float]]:
+    """Return how far each cell's looks are, at most, from those of the first cell of its model that has the same rows.
+
+    By limit; empty for that first one.
+    """
+    found, first = [], {}
+    for cell in cells:
+        if cell.looks is None:
+            found.append({})
+            continue
+        # Claims do not change with the machine that replays them.
+        key = cell.model, *(row.claimed.tobytes() for row in cell.rows)
+        apart = np.abs(cell.looks - first[key]) if key in first else None
+        first.setdefault(key, cell.looks)
+        found.append({} if apart is None else dict(zip(LookLimits.model_fields, apart.max(axis=(0, 2)), strict=True)))
+    return found
+
+
+def _look_limits(differences: Sequence[Mapping[str, float]], profile: Profile) -> LookLimits:
+    """Return the limits of looks, rounded up to three digits. The profile's own, where no rows were measured twice.
+
+    Too narrow ones blame nobody: numbers are false only where perturbed machines agree (`judge_look`).
+    """
+    found = {}
+    for name, own in profile.look.model_dump().items():
+        values = [one[name] for one in differences if one]
+        wanted = LOOK_MARGIN[profile.dtype] * max(map(_finite, values)) if values else own
+        found[name] = min(MOST * own, _rounded_up(max(LEAST_LOOK_SHARE * own, wanted)))
+    return LookLimits(**found)
+
+
 def _rounded_up(value: float) -> float:
     step = 10.0 ** (math.floor(math.log10(value)) - 2)
     return float(f"{math.ceil(value / step - 1e-9) * step:.3g}")
 
 
-def _cell_report(cell: MeasuredCell, units: Sequence[dict[str, float]], profile: Profile) -> CellReport:
+def _cell_report(
+    cell: MeasuredCell, units: Sequence[dict[str, float]], profile: Profile, looks: Mapping[str, float]
+) -> CellReport:
     rows = [scaled_errors(row, profile).statistics() for row in cell.rows]
     verdicts = [beyond(row, profile) for row in rows]
     return CellReport(
@@ -277,6 +323,7 @@ def _cell_report(cell: MeasuredCell, units: Sequence[dict[str, float]], profile:
         worst={name: max(_finite(getattr(row, name)) for row in rows) for name in STATISTICS},
         units={name: _finite(float(np.mean([unit[name] for unit in units]))) for name in UNIT_STATISTICS if units},
         leaning=max(_leaning(units, profile).values()),
+        looks={name: _finite(float(value)) for name, value in looks.items()},
     )
 
 

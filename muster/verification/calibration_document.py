@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, FiniteFloat
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import Hash, Many, Message
 from muster.runtime.documents import StrictDocument
-from muster.verification.profiles import PROFILES, STATISTICS, Limit, Measured, PoolLimits, Profile
+from muster.verification.profiles import PROFILES, STATISTICS, Limit, LookLimits, Measured, PoolLimits, Profile
 
 MAX_DOCUMENT: Final = 1 << 20
 MAX_CELLS: Final = 1024
@@ -39,6 +39,8 @@ class CellReport(Message):
     """Mean of each statistic over the cell's pool units; empty where it has too few tokens for one."""
     leaning: Annotated[FiniteFloat, Field(ge=0, le=1)]
     """Share of these units that lean, by the statistic that has most of them."""
+    looks: dict[str, Measured]
+    """How far the numbers of its rows are, at most, from another cell's of the same rows, by limit; empty: no other."""
 
 
 class CheatReport(Message):
@@ -75,7 +77,7 @@ class Calibration(StrictDocument, Message):
     max_bytes: ClassVar = MAX_DOCUMENT
     hint: ClassVar = "muster run calibrate"
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     profile: str
     """Name of the profile that is narrowed."""
     model_hash: Hash
@@ -83,6 +85,7 @@ class Calibration(StrictDocument, Message):
     temperature_micro: Count
     pool: PoolLimits
     rows: RowLimits
+    look: LookLimits
     margin: Measured
     """The least, over all cells and statistics, of an accusing limit over the worst honest value."""
     tokens: Count
@@ -98,11 +101,11 @@ class Calibration(StrictDocument, Message):
 
     def to_profile(self) -> Profile:
         """Return the profile that a run with this calibration is judged by."""
-        return narrowed(PROFILES[self.profile], self.pool, self.rows)
+        return narrowed(PROFILES[self.profile], self.pool, self.rows, self.look)
 
 
-def narrowed(profile: Profile, pool: PoolLimits, rows: Mapping[str, float]) -> Profile:
-    """Return the profile with other limits: for pools, and for rows by statistic those that reject."""
+def narrowed(profile: Profile, pool: PoolLimits, rows: Mapping[str, float], look: LookLimits) -> Profile:
+    """Return the profile with other limits: for pools, for rows by statistic those that reject, and for looks."""
     plain: dict[str, Limit] = {name: getattr(profile, name) for name in rows}
     limits = {name: Limit(value, value * (plain[name].accuse / plain[name].reject)) for name, value in rows.items()}
-    return replace(profile, pool=pool, **limits)
+    return replace(profile, pool=pool, look=look, **limits)

@@ -1,4 +1,4 @@
-"""Measured honest work in files: every token's errors of every row of one cell, so that limits follow without a model.
+"""Measured honest work in files: all that limits follow from, of every token and row of one cell, without a model.
 
 A file is NumPy's own format without pickled objects. Pure but for reading and writing.
 """
@@ -19,9 +19,12 @@ import numpy as np
 from muster.errors import MalformedError
 from muster.rollouts.schema import Rollout
 from muster.runtime.files import write_durably
+from muster.verification.look import LookSeeds
 from muster.verification.statistics import TokenErrors
 
 _ARRAYS: Final = ("gaps", "claimed", "logprobs", "states", "gap_scales", "logprob_scales", "magnitudes")
+LOOK: Final = LookSeeds("0x" + bytes(20).hex(), bytes(32), bytes(32), "0x" + bytes(20).hex(), 0, bytes(32))
+"""Seeds of the numbers that cells hold."""
 _NAMES: Final = ("profile", "model", "cell")
 _BROKEN: Final = (
     AttributeError,
@@ -49,6 +52,8 @@ class MeasuredCell:
     rows: Sequence[TokenErrors]
     distinct: int
     """How many of the rows differ in prompt or completion."""
+    looks: np.ndarray | None = None
+    """Numbers of the rows under LOOK's seeds, float32 [rows, 2, K], where they were computed."""
 
     @property
     def tokens(self) -> int:
@@ -61,6 +66,8 @@ class MeasuredCell:
         lengths = np.array([len(row.gaps) for row in self.rows], dtype=np.int64)
         file = io.BytesIO()
         parts = {"about": np.array(json.dumps(about)), "lengths": lengths, **arrays}
+        if self.looks is not None:
+            parts["looks"] = self.looks
         np.savez_compressed(file, **parts)  # type: ignore[arg-type]
         return file.getvalue()
 
@@ -80,14 +87,16 @@ def read_cell(path: Path) -> MeasuredCell:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
-            lengths = file["lengths"]
+            lengths, looks = file["lengths"], file.get("looks")
             whole = {name: file[name] for name in _ARRAYS}
         if not len(lengths) or lengths.min() < 1:
             raise ValueError("no rows, or an empty one")
         if any(array.shape != (lengths.sum(),) for array in whole.values()):
             raise ValueError("arrays of other lengths than its rows'")
+        if looks is not None and (looks.ndim != 3 or looks.shape[:2] != (len(lengths), 2)):
+            raise ValueError("numbers of other looks than its rows'")
         parts = {name: np.split(array, np.cumsum(lengths)[:-1]) for name, array in whole.items()}
         rows = [TokenErrors(**{name: parts[name][i] for name in _ARRAYS}) for i in range(len(lengths))]
-        return MeasuredCell(**about, rows=rows)
+        return MeasuredCell(**about, rows=rows, looks=looks)
     except _BROKEN as error:
         raise MalformedError(f"{path} holds no measured cell: {error}", hint="remove it, and measure again") from error

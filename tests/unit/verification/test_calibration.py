@@ -247,7 +247,7 @@ def gap_of(size: float) -> TokenErrors:
         ({"rows": {}}, "rows: .*gap_mean"),
         ({"rows": {**dict.fromkeys(STATISTICS, 1.0), "gap_worst": math.nan}}, r"rows\.gap_worst"),
         ({"rows": {**dict.fromkeys(STATISTICS, 1.0), "other": 1.0}}, "rows"),
-        ({"unheard": 1}, "the document: Value error, 12 members; at most 11 are known"),
+        ({"unheard": 1}, "the document: Value error, 13 members; at most 12 are known"),
         ({"profile": "gpu-v9"}, "for the profile 'gpu-v9'"),
         ({"model_hash": "0x12"}, "model_hash"),
         ({"temperature_micro": -1}, "temperature_micro"),
