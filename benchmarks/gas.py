@@ -48,7 +48,7 @@ class Target:
     name: str
     operation: str
     limit: int
-    peer: int
+    peer: int | None
     worst: bool = False
     ceiling: int = 0
     """What a limit that is known to be missed must not exceed either."""
@@ -71,8 +71,8 @@ TARGETS = (
     Target("commit_beyond_cover", "commit_beyond_cover", 74_000, 259_405),
     Target("claim_median", "claim", 62_000, 70_202),
     Target("claim_first", "claim_first", 70_000, 70_202, ceiling=75_000),
-    Target("seal_median", "seal", 81_000, 259_405),
-    Target("post_median", "post", 80_000, 259_405),
+    Target("seal_median", "seal", 81_000, None),
+    Target("post_median", "post", 80_000, None),
     Target("wage_first", "wage_first", 95_000, 70_202, worst=True),
     Target("wage_median", "wage", 60_000, 70_202),
     Target("join", "join", 240_000, 181_265 + 302_140),
@@ -138,7 +138,8 @@ def main() -> None:
         print(document(figures, machine="forge's EVM"))
         return
     for one in figures:
-        print("{name:16} ours {ours:>12,}  limit {limit:>12,}  peer {peer:>12,}".format(**one))
+        peer = f"  peer {one['peer']:>12,}" if one["peer"] else ""
+        print("{name:19} ours {ours:>12,}  limit {limit:>12,}".format(**one) + peer)
     if options.check:
         bad = [target.name for target in TARGETS if target.value(samples) > max(target.limit, target.ceiling)]
         bad = [f"{name} is above its limit" for name in bad]

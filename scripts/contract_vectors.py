@@ -1,4 +1,4 @@
-"""Write the test vectors by which Solidity is held equal to Python: draws, calls, leaves and Merkle proofs.
+"""Write the test vectors by which Solidity is held equal to Python: draws, leaves and Merkle proofs.
 
     python scripts/contract_vectors.py
 
@@ -15,11 +15,9 @@ from pathlib import Path
 
 from eth_utils.address import to_checksum_address
 
-from muster.protocol.calls import call_hash, is_called
-from muster.protocol.draws import chain_preimages, draw_base, group_draw, position_seed
+from muster.protocol.draws import draw_base, group_draw, position_seed
 from muster.protocol.merkle import LeafTree
 from muster.protocol.terms import Terms, WorkClass, pack_class
-from muster.protocol.traps import is_picked, map_leaf, rejection_leaf, sealed_rejections
 from muster.rollouts.leaves import Leaf, leaf_hash
 
 TARGET = Path(__file__).resolve().parent.parent / "tests" / "contracts" / "vectors"
@@ -98,26 +96,6 @@ def draw_case(chance: random.Random) -> dict[str, object]:
     }
 
 
-def call_case(chance: random.Random) -> dict[str, object]:
-    """Return a link with one of an earlier hour, and whether it calls its validator for a commitment."""
-    link, entropy, node = chance.randbytes(32), chance.randbytes(32), to_checksum_address(chance.randbytes(20))
-    index, validators = random_uint32(chance), chance.randrange(1, 16)
-    links, accepts = chain_preimages(link, chance.randrange(1, 100)), chance.randrange(1, validators + 1)
-    call = call_hash(link=link, entropy=entropy, node=node, index=index)
-    return {
-        "link": "0x" + link.hex(),
-        "hoursBefore": len(links) - 1,
-        "earlier": "0x" + links[0].hex(),
-        "entropy": "0x" + entropy.hex(),
-        "node": node,
-        "index": index,
-        "call": hex(call),
-        "validators": validators,
-        "acceptsRequired": accepts,
-        "called": int(is_called(call, validators, accepts)),
-    }
-
-
 def random_leaf(chance: random.Random) -> Leaf:
     """Draw a leaf; the reward may be negative, as the contract's int256 allows."""
     return Leaf(
@@ -154,29 +132,6 @@ def leaf_case(chance: random.Random) -> dict[str, object]:
     }
 
 
-def trap_case(chance: random.Random) -> dict[str, object]:
-    """Return one turn of the lottery, one leaf of a map, and one list of rejections that begins with a leaf."""
-    master, entropy, root, salt = (chance.randbytes(32) for _ in range(4))
-    node, index, position, token = to_checksum_address(chance.randbytes(20)), *(random_uint32(chance) for _ in range(3))
-    index, every = chance.choice((index, index % 8)), chance.choice((1, 2, 20, 1_000))
-    leaves = [rejection_leaf(node, index, root, position, salt), *(chance.randbytes(32) for _ in range(position % 9))]
-    return {
-        "master": "0x" + master.hex(),
-        "entropy": "0x" + entropy.hex(),
-        "node": node,
-        "index": index,
-        "every": every,
-        "picked": int(is_picked(master=master, entropy=entropy, node=node, index=index, every=every)),
-        "position": position,
-        "token": token,
-        "root": "0x" + root.hex(),
-        "salt": "0x" + salt.hex(),
-        "mapLeaf": "0x" + map_leaf(position, token, salt).hex(),
-        "leaves": ["0x" + leaf.hex() for leaf in leaves],
-        "sealed": "0x" + sealed_rejections(leaves).hex(),
-    }
-
-
 def columns(rows: list[dict[str, object]]) -> Vectors:
     """Return one list per field, the simplest form in which forge reads a file of records."""
     return {name: [row[name] for row in rows] for name in rows[0]}
@@ -188,8 +143,6 @@ def vectors() -> dict[str, str]:
     cases = {
         "draws.json": [draw_case(chance) for _ in range(CASES)],
         "leaves.json": [leaf_case(chance) for _ in range(CASES)],
-        "calls.json": [call_case(chance) for _ in range(CASES)],
-        "traps.json": [trap_case(chance) for _ in range(CASES)],
     }
     return {name: json.dumps({"count": len(rows)} | columns(rows), indent=1) + "\n" for name, rows in cases.items()}
 

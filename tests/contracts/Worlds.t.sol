@@ -36,6 +36,11 @@ contract WorldsTest is House {
     string[] private _names;
     uint256 private _world;
 
+    function setUp() public override {
+        super.setUp();
+        _open();
+    }
+
     function test_World_TenOfEverythingAndAThousand() public {
         _build(FEW);
         _measure();

@@ -115,7 +115,7 @@ contract InvariantsTest {
         for (uint256 n = 0; n < STEPS; n += 500) {
             this.walk(n, n + 500);
         }
-        string[71] memory happened = [
+        string[72] memory happened = [
             "pass",
             "publish",
             "fund",
@@ -168,6 +168,7 @@ contract InvariantsTest {
             "prove position beyond",
             "prove position twice",
             "prove vouched",
+            "prove of the accused",
             "slander",
             "slander the gone",
             "misname",

@@ -114,8 +114,8 @@ abstract contract Payers is Provers {
         uint256 due = total < paidWages[i] ? 0 : total - paidWages[i];
         if (due > wagesPosted - wagesPaid) due = wagesPosted - wagesPaid;
         bytes32[] memory proof = _wagesProof(roll.totals, k);
-        if (due == 0) vm.expectRevert(abi.encodeWithSelector(IWages.NothingOwed.selector, run, node(i)));
         uint256 before = token.balanceOf(operator(i));
+        if (due == 0) vm.expectRevert(abi.encodeWithSelector(IWages.NothingOwed.selector, run, node(i)));
         vm.prank(stranger);
         uint256 paid_ = wages.claim(run, roll.root, node(i), total, proof);
         if (due == 0) return _did("claim no wage");

@@ -68,13 +68,33 @@ abstract contract Provers is Duties {
             _opened(i, index);
         IRefutations.Flaw flaw = _made[i][index].flaw;
         bool twice = flaw == IRefutations.Flaw.PositionTwice;
-        vm.prank(stranger);
-        refutations.prove(t, twice ? _two(first, second) : _one(first));
-        vm.assertTrue(registry.node(node(i)).status == IRegistry.Status.Jailed, "what is proven convicts");
+        _convicts(t, twice ? _two(first, second) : _one(first));
         _voided(i, owed);
         if (twice) _did("prove position twice");
         else if (flaw == IRefutations.Flaw.PositionBeyond) _did("prove position beyond");
         else _did(flaw == IRefutations.Flaw.OutOfBounds ? "prove out of bounds" : "prove wrong draw");
+    }
+
+    /// @dev A stranger's proof convicts, and its bounty is the stranger's, or half of it is of who accused the node first.
+    function _convicts(ISlashCourt.Target memory t, IRefutations.Opening[] memory openings) private {
+        (address accuser, uint256 bounty) = (_firstAccuser(t.node), registry.node(t.node).lock / 2 / 5);
+        (uint256 had, uint256 free) = (registry.freeBalance(stranger), registry.freeBalance(accuser));
+        vm.prank(stranger);
+        refutations.prove(t, openings);
+        vm.assertTrue(registry.node(t.node).status == IRegistry.Status.Jailed, "what is proven convicts");
+        uint256 half = accuser == address(0) ? 0 : bounty / 2;
+        vm.assertEq(registry.freeBalance(stranger), had + bounty - half, "what the prover has");
+        vm.assertEq(registry.freeBalance(accuser), free + half, "what who accused first has");
+        if (half != 0) _did("prove of the accused");
+    }
+
+    /// @dev The operator that brought the earliest case against a node that is open; zero without any.
+    function _firstAccuser(address accused) private view returns (address) {
+        for (uint256 caseId = 1; caseId <= court.caseCount(); caseId++) {
+            ISlashCourt.Case memory c = court.caseOf(caseId);
+            if (c.node == accused && c.outcome == ISlashCourt.Outcome.Open) return registry.operatorOf(c.challenger);
+        }
+        return address(0);
     }
 
     /// @dev Holds whether or not the worker has been convicted. Seldom where it would leave too few to go on.
