@@ -1,25 +1,20 @@
-"""A verification context made by hand, commitments whose rows lean a little, and a run with sealed tasks."""
+"""A verification context made by hand, and commitments whose rows lean a little."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from muster.authoring.tasks.sealing import seal_set
 from muster.chain.types import Block
 from muster.constants import SAMPLE_BLOCKS
 from muster.contracts.runs import WorkCommitted
 from muster.environments.rewards import length_reward
 from muster.environments.task import MAX_TASK_BYTES, Task
 from muster.errors import RefusedError, UnreachableError
-from muster.grading.grades import grades_text
-from muster.grading.masters import Masters
 from muster.protocol.draws import Draw, draw_pool
 from muster.protocol.hashes import content_hash
 from muster.protocol.keys import RunKeys
@@ -30,7 +25,7 @@ from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import one_span
 from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, make_bundle
-from muster.verification.checks import Finding, grade_rows
+from muster.verification.checks import Finding
 from muster.verification.evidence import check_signatures
 from muster.verification.pools import ACCUSE, HONEST_DRAWS, LEAST_TOKENS, pooled_row
 from muster.verification.profiles import CPU_FP32
@@ -271,32 +266,3 @@ def shown_wrongly(tasks: list[ShownTask]) -> list[tuple[list[ShownTask], str]]:
         (but(slot=1 << 32), "not an evidence bundle: tasks.0.slot"),
         ([right] * 9, "not an evidence bundle: tasks: List should have at most 8"),
     ]
-
-
-MASTERS = Masters(1, b"\x07" * 32)
-
-
-@cache
-def sealed_rules() -> Rules:
-    made = rules()
-    names = [part.name for part in made.task_set.document.parts]
-    return with_set(seal_set(made.task_set, names, Path(tempfile.mkdtemp()) / "sealed", MASTERS))
-
-
-def with_set(task_set: TaskSet) -> Rules:
-    made = rules()
-    private = {"grade_tip": MASTERS.tip, "grade_epochs": 1, "grade_epoch_steps": 1}
-    terms = replace(made.terms, task_root=task_set.root, **private)
-    return replace(made, task_set=task_set, terms=terms)
-
-
-def sealed_rows() -> list[Rollout]:
-    """Return the honest rows, which say nothing of their scores."""
-    empty = np.array([], np.int64)
-    return [replace(row, task_reward=0, parts=empty, fuel=0) for row in honest_rows()]
-
-
-@cache
-def right_text() -> str:
-    """Return the grades of these rows."""
-    return grades_text(tuple(grade_rows(sealed_rows(), sealed_rules(), MASTERS.of(1))))

@@ -26,7 +26,6 @@ from muster.protocol.messages import MAX_GRADES_CHARS
 micro = st.integers(0, MICRO)
 graded = st.builds(
     RowGrade,
-    differences,
     st.integers(0, (1 << 32) - 1),
     micro,
     st.lists(micro, min_size=1, max_size=8).map(tuple),

@@ -19,7 +19,7 @@ from muster.tasksets.build import NewPart, write_task_set
 from muster.verification.checks import check_rows, grade_rows
 from muster.verification.rules import Rules
 from testbed.samples.commitments import drawn, honest_rows, rules, tokens_of
-from testbed.samples.verification_context import MASTERS, sealed_rows, sealed_rules, with_set
+from testbed.samples.private_tests import MASTERS, sealed_rows, sealed_rules, with_set
 from trainer.grading import with_grades
 
 
