@@ -32,15 +32,14 @@ import torch
 
 from benchmarks import report
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.protocol.terms import LOOK_ROWS
 from muster.protocol.terms_file import PUBLIC_DEFAULTS
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
-from muster.settings.schema import ValidatorSettings
 from muster.verification.judging import judge
 from muster.verification.profiles import CPU_FP32
 from muster.verification.replay import Replayer
-from muster.verification.sample_policy import sample_size
 from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm
 from worker.rollouts import bare_rows
 
@@ -189,11 +188,8 @@ def prefill_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
 
 
 def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
-    """Inspect a commitment of the default size with the default policy, against making it."""
+    """Look at a commitment of the default size, of a node that is no newcomer, against making it."""
     positions = PUBLIC_DEFAULTS["group_size"] * PUBLIC_DEFAULTS["groups_per_commitment"]
-    defaults = ValidatorSettings()  # and a node that is no newcomer any more
-    own = sample_size(defaults, positions, index=defaults.newcomer_commitments, suspect=False)
-    sampled = own + 8  # and the pool's, of which there are no more
     pairs = []
     for run in range(runs):
         requests = make_requests(positions, COMPLETION, seed=2000 + run)
@@ -201,7 +197,7 @@ def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
         file = write_rollouts(bare_rows(requests, generations))
         rollouts, reading = timed(partial(read_rollouts, file))
         _, hashing = timed(lambda rows=rollouts: rollout_tree(rows).root)
-        replaying = replay(replayer, rollouts[:: positions // sampled][:sampled])
+        replaying = replay(replayer, rollouts[:: positions // LOOK_ROWS][:LOOK_ROWS])
         tokens = positions * COMPLETION
         pairs.append((tokens / (reading + hashing + replaying), tokens / generating))
     return pairs

@@ -39,14 +39,12 @@ from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import PUBLIC_DEFAULTS, ZERO_ADDRESS
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts, write_rollouts
-from muster.settings.schema import ValidatorSettings
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.taskset import TaskSet
 from muster.verification.checks import check_file
 from muster.verification.profiles import BF16, profile_hash
 from muster.verification.replay import Replayer
 from muster.verification.rules import CommittedWork, ModelFacts, Rules
-from muster.verification.sample_policy import sample_size
 from testbed.samples.packaged_model import packaged_model
 from testbed.samples.terms import made_terms
 from worker.engine import Engine, EngineLimits, GenerationRequest
@@ -190,8 +188,7 @@ class ScoredValidation:
         read, reading = self._timed(lambda: read_rollouts(file))
         finding, checking = self._timed(lambda: check_file(read, commitment, draw, rules))
         sandbox.call = plain  # type: ignore[method-assign]
-        policy, positions = ValidatorSettings(), rules.terms.positions
-        count = 8 + sample_size(policy, positions, index=policy.newcomer_commitments, suspect=False)
+        positions, count = rules.terms.positions, rules.terms.look_rows
         measured, replaying = self._timed(lambda: self.replayer.replay(read[:: positions // count][:count]))
         if finding is not None or any(row.activation > BF16.activation.accuse for row in measured):
             raise MusterError(f"honest work was rejected: {finding}")
