@@ -91,7 +91,7 @@ class AcceptedWork:
     @property
     def waits(self) -> bool:
         """Return whether there is work, graded or not."""
-        return bool(self.by_hash or (self.grader and self.grader.names))
+        return bool(self.files or (self.grader and self.grader.names))
 
     @property
     def refused(self) -> list[str]:

@@ -20,7 +20,7 @@ from muster.chain.masters_file import read_masters
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.run_data import RunTasks
 from muster.errors import TRANSIENT, ConfigError, MismatchError
-from muster.grading.grades import RowGrade, grades_text, parse_grades
+from muster.grading.grades import grades_text, parse_grades
 from muster.grading.masters import Masters
 from muster.protocol.hashes import hex_hash
 from muster.protocol.masters import epoch_of, epochs_trained
@@ -127,24 +127,24 @@ class Grader:
         epoch, size = epoch_of(self.rules.terms.grade_series, file.ref.step), self.rules.task_set.size
         try:
             await self.tasks.ensure_slots({row.task for row in file.rollouts if 0 <= row.task < size}, epoch)
-            grades = await asyncio.to_thread(grade_in_time, file.rollouts, self.rules, self.masters.of(epoch))
-            ref = replace(file.ref, grades=grades_text(grades))
-            self.done.append((WorkFile(ref, with_grades(file.rollouts, ref.grades)), ""))
-        except MismatchError as error:
-            self.done.append((file, str(error)))
+            self.done.append(await asyncio.to_thread(graded, file, self.rules, self.masters.of(epoch)))
         finally:
             self.waiting.pop(file.ref.file_hash, None)
         return True
 
 
-def grade_in_time(rollouts: Sequence[Rollout], rules: Rules, master: bytes) -> list[RowGrade]:
-    """Grade the rows of sealed tasks. Raises MismatchError where that takes longer than GRADE_SECONDS; `grade_rows`."""
+def graded(file: WorkFile, rules: Rules, master: bytes) -> tuple[WorkFile, str]:
+    """Return a file with its grades, or without them and why it gets none. Blocks. Raises as `Rules.grade`."""
     grades, deadline = [], time.monotonic() + GRADE_SECONDS
-    for grade in grade_rows(rollouts, rules, master):
-        grades.append(grade)
-        if time.monotonic() > deadline:
-            raise MismatchError(f"its rows take longer than {GRADE_SECONDS:g} s to grade")
-    return grades
+    try:
+        for grade in grade_rows(file.rollouts, rules, master):
+            grades.append(grade)
+            if time.monotonic() > deadline:
+                return file, f"its rows take longer than {GRADE_SECONDS:g} s to grade"
+    except MismatchError as error:
+        return file, str(error)
+    ref = replace(file.ref, grades=grades_text(grades))
+    return WorkFile(ref, with_grades(file.rollouts, ref.grades)), ""
 
 
 def with_grades(rollouts: Sequence[Rollout], text: str) -> tuple[Rollout, ...]:
