@@ -21,32 +21,27 @@ from muster.clients.storage import ContentStore
 from muster.constants import MAX_EVIDENCE_BYTES, PROTOCOL_VERSION
 from muster.errors import StorageError
 from muster.protocol.messages import (
+    MAX_GRADES_CHARS,
+    MAX_LIST_CHARS,
     AcceptedCommitment,
+    CallAnswer,
+    CallQuestion,
     Demand,
     EnvironmentDecision,
     EnvironmentPage,
-    GradePage,
     JoinDocument,
-    MasterEnvelope,
-    MasterRequest,
     MisbehaviourReport,
     NodeReport,
     Problem,
     RelayOffer,
     RunDescription,
-    ShownGrades,
+    ShownLooks,
+    ShownMaster,
     StepReport,
-    TicketRequest,
-    TrapAnswer,
-    TrapPage,
-    TrapQuestion,
-    TrapTicket,
     Upload,
     UploadReceipt,
     Verdict,
     VerdictPage,
-    WaitAnswer,
-    WaitQuestion,
 )
 from muster.runtime import telemetry
 from orchestrator import problems
@@ -55,14 +50,16 @@ from orchestrator.auth import announced_bytes
 from orchestrator.demand_board import MAX_HELD_SECONDS
 from orchestrator.events import EventPage, events_after
 from orchestrator.hot_reads import HotReads
-from orchestrator.metrics import PRIVATE, Measured, scrape
+from orchestrator.metrics import Measured, scrape
 from orchestrator.page.announcement_routes import announced
 from orchestrator.page.routes import documents, pages
 from orchestrator.page.summary import Summary
 from orchestrator.problems import documented
 from orchestrator.routing import (
     KNOWN,
+    MESSAGE_SECONDS,
     SIGNED,
+    TAKEN,
     Ack,
     AddressPath,
     HashPath,
@@ -80,11 +77,16 @@ from orchestrator.routing import (
     takes,
 )
 from orchestrator.service import OrchestratorService
+from orchestrator.shown import Kind, hour_key
 from orchestrator.summaries import gone_file, gone_work, summary_of
 from orchestrator.tallies import find_commitment
 from orchestrator.upload_slots import FILE_SECONDS
 
 log = telemetry.logger("orchestrator")
+
+
+Epoch = Annotated[int, Path(ge=1, lt=1 << 16)]
+"""Of private tests."""
 
 
 class StoredFileResponse(StreamingResponse):
@@ -126,7 +128,7 @@ def create_app(service: OrchestratorService) -> FastAPI:
     app.state.service = service
     problems.install(app)
     app.add_middleware(TypedAnswers)
-    for router in (about, files, judgements, runs, contributed, announced, documents, pages):
+    for router in (about, files, judgements, runs, shown, contributed, announced, documents, pages):
         app.include_router(router)
     app.state.openapi = cache(partial(_document, app))
     return app
@@ -134,8 +136,7 @@ def create_app(service: OrchestratorService) -> FastAPI:
 
 def create_asgi(service: OrchestratorService) -> ASGIApp:
     """Make the application with what stands before the framework."""
-    hides = service.queries.hides
-    return Measured(HotReads(create_app(service), service.run, service.demand, hides=hides), hides=hides)
+    return Measured(HotReads(create_app(service), service.run, service.demand))
 
 
 def _document(app: FastAPI) -> bytes:
@@ -218,7 +219,7 @@ async def get_file(service: Here, name: HashPath) -> StoredFileResponse:
     return await _content(service, service.uploads.files, name)
 
 
-@files.post("/evidence", tags=[PRIVATE], status_code=201, responses=SIGNED, openapi_extra=_BINARY)
+@files.post("/evidence", status_code=201, responses=SIGNED, openapi_extra=_BINARY)
 async def post_evidence(request: Request, service: Here, caller: Signed) -> dict[str, str]:
     """Keep an evidence bundle; signed by an active validator. Returns its content hash. Idempotent."""
     await service.verdicts.expect_evidence(caller, announced_bytes(request, MAX_EVIDENCE_BYTES) or MAX_EVIDENCE_BYTES)
@@ -227,9 +228,12 @@ async def post_evidence(request: Request, service: Here, caller: Signed) -> dict
 
 
 @files.get("/evidence/{name}", response_class=StreamingResponse, responses=documented(404, 410, 422, 503))
-async def get_evidence(service: Here, name: HashPath) -> StoredFileResponse:
-    """Send an evidence bundle by its content hash, which the reader checks, unless only a hidden verdict names it."""
-    is_shown = await service.verdicts.shows(name)
+async def get_evidence(service: Here, reader: Reader, name: HashPath) -> StoredFileResponse:
+    """Send an evidence bundle by its content hash, which the reader checks, once a case on chain names it.
+
+    Until then who posted it gets it, by its signature.
+    """
+    is_shown = await service.verdicts.shows(name, reader)
     return await _content(service, service.verdicts.evidence, name, is_shown=is_shown)
 
 
@@ -249,7 +253,7 @@ async def _content(
 judgements = APIRouter(prefix="/v1", tags=["verdicts"])
 
 
-@judgements.post("/verdicts", tags=[PRIVATE], **takes(Verdict))
+@judgements.post("/verdicts", **takes(Verdict))
 async def post_verdict(request: Request, response: Response, service: Here, caller: Signed) -> Ack:
     """Take a verdict; signed twice, the verdict itself and the request. 200 when it is known already."""
     return acknowledge(response, await service.verdicts.receive(caller, await read_message(Verdict, request, caller)))
@@ -315,66 +319,92 @@ async def verdicts(service: Here, _: OurRun, after: Annotated[str | None, Query(
     return await service.queries.verdict_page(after)
 
 
-@runs.post("/runs/{run}/waiting", tags=[PRIVATE], responses=SIGNED, openapi_extra=json_body(WaitQuestion))
-async def still_waits(request: Request, service: Here, _: OurRun, caller: Signed) -> WaitAnswer:
-    """Tell an active validator whether a commitment still waits for a verdict, and never what any says."""
-    asked = await read_message(WaitQuestion, request, caller)
-    caller.active_validator()
-    return await service.queries.still_waits(asked)
+@runs.post("/runs/{run}/calls", responses=SIGNED | documented(425), openapi_extra=json_body(CallQuestion))
+async def ask_call(request: Request, service: Here, _: OurRun, caller: Signed) -> CallAnswer:
+    """Tell an active validator whether it may look at a commitment now, and when else."""
+    return await service.calls.answer(caller, await read_message(CallQuestion, request, caller))
 
 
-@runs.post("/runs/{run}/grades", tags=[PRIVATE], **takes(ShownGrades, 425))
-async def show_grades(request: Request, response: Response, service: Here, _: OurRun, caller: Signed) -> Ack:
-    """Take a validator's grades of private tests, once enough have accepted or while none of it is public."""
-    return acknowledge(response, await service.grades.receive(caller, await read_message(ShownGrades, request, caller)))
+@runs.get("/runs/{run}/calls/{node}/{index}", responses=documented(425))
+async def call(service: Here, _: OurRun, node: AddressPath, index: Index) -> CallAnswer:
+    """Send who is called to look at a commitment, in their order."""
+    return await service.calls.order(node, index)
 
 
-@runs.get("/runs/{run}/grades")
-async def grades(service: Here, _: OurRun, after: Annotated[str | None, Query(max_length=64)] = None) -> GradePage:
-    """Send the grades that validators have shown, in order, and the cursor to continue from."""
-    return await service.queries.grade_page(after)
+# What the trainer shows
+
+shown = APIRouter(prefix="/v1", tags=["shown"], responses=documented(404, 422, 503))
 
 
-@runs.post("/runs/{run}/master", responses=SIGNED | documented(425), openapi_extra=json_body(MasterRequest))
-async def master(request: Request, service: Here, _: OurRun, caller: Signed) -> MasterEnvelope:
-    """Send the master of an epoch of private tests, encrypted to the key of the active validator that asks."""
-    return await service.masters.give(caller, (await read_message(MasterRequest, request, caller)).epoch)
+@shown.put("/runs/{run}/looks", **takes(ShownLooks))
+async def put_looks(request: Request, response: Response, service: Here, _: OurRun, caller: Signed) -> Ack:
+    """Publish what was counted of an hour's looks; signed twice by the trainer, the list itself and the request."""
+    service.shown.expect_trainer(caller)
+    listed = await read_message(ShownLooks, request, caller, limit=2 * MAX_LIST_CHARS)
+    return acknowledge(response, await service.shown.take_looks(listed))
 
 
-@runs.post("/runs/{run}/traps/question", responses=SIGNED | documented(425), openapi_extra=json_body(TrapQuestion))
-async def ask_for_trap(request: Request, service: Here, _: OurRun, caller: Signed) -> TrapAnswer:
-    """Answer whether a worker's next commitment is to be a trap, as only that worker can tell."""
-    return await service.traps.answer(caller, await read_message(TrapQuestion, request, caller))
+@shown.get("/runs/{run}/looks/latest", response_model=ShownLooks)
+async def latest_looks(service: Here, _: OurRun) -> StoredFileResponse:
+    """Send the latest list of looks."""
+    return await _shown(service, "looks", None, "no list of looks yet")
 
 
-@runs.post("/runs/{run}/traps/ticket", responses=SIGNED | documented(425), openapi_extra=json_body(TicketRequest))
-async def give_ticket(request: Request, service: Here, _: OurRun, caller: Signed) -> TrapTicket:
-    """Give the ticket of a trap whose file is uploaded and not committed yet. Idempotent."""
-    return await service.traps.give(caller, await read_message(TicketRequest, request, caller))
+@shown.get("/runs/{run}/looks/{hour}", response_model=ShownLooks)
+async def looks(service: Here, _: OurRun, hour: Annotated[int, Path(ge=0, lt=1 << 32)]) -> StoredFileResponse:
+    """Send what was counted of the looks at an hour's commitments; hours count from 1970."""
+    return await _shown(service, "looks", hour_key(hour), f"no list of looks of hour {hour}")
 
 
-@runs.get("/runs/{run}/traps/{epoch:int}", responses=documented(425))
-async def opened_traps(
-    service: Here,
-    _: OurRun,
-    epoch: Annotated[int, Path(ge=1, lt=1 << 16)],
-    after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
-) -> TrapPage:
-    """Send the traps of an epoch whose master is shown, and the cursor to continue from."""
-    return await service.traps.opened(epoch, after)
+@shown.put("/runs/{run}/grades/{name}", **TAKEN, openapi_extra=_BINARY)
+async def put_grades(
+    request: Request, response: Response, service: Here, _: OurRun, caller: Signed, name: HashPath
+) -> Ack:
+    """Publish the grades of a file of a batch under their content hash; signed by the trainer."""
+    service.shown.expect_trainer(caller)
+    if caller.request.body_hash != name:
+        raise problems.wrong_hash(f"the path names {name}, the signed body hash is {caller.request.body_hash}")
+    text = await read_signed(request, caller, limit=MAX_GRADES_CHARS, seconds=MESSAGE_SECONDS)
+    return acknowledge(response, await service.shown.take_grades(name, text))
+
+
+@shown.get("/runs/{run}/grades/{name}", response_class=StreamingResponse, responses=documented(410))
+async def grades(service: Here, _: OurRun, name: HashPath) -> StoredFileResponse:
+    """Send grades by their content hash, which the reader checks."""
+    return await _content(service, service.shown.stores["grades"], name)
+
+
+@shown.put("/runs/{run}/masters/{epoch}", **takes(ShownMaster))
+async def put_master(
+    request: Request, response: Response, service: Here, _: OurRun, caller: Signed, epoch: Epoch
+) -> Ack:
+    """Show the master of an epoch of private tests; signed by the trainer, and checked by the terms."""
+    service.shown.expect_trainer(caller)
+    given = await read_message(ShownMaster, request, caller)
+    if given.epoch != epoch:
+        raise problems.malformed(f"the path names epoch {epoch}, the message epoch {given.epoch}")
+    return acknowledge(response, await service.shown.take_master(given))
+
+
+@shown.get("/runs/{run}/masters/{epoch}", response_model=ShownMaster)
+async def master(service: Here, _: OurRun, epoch: Epoch) -> StoredFileResponse:
+    """Send the master of an epoch of private tests, from which all earlier ones follow."""
+    return await _shown(service, "masters", str(epoch), f"the master of epoch {epoch} is not shown")
+
+
+async def _shown(service: OrchestratorService, kind: Kind, key: str | None, lack: str) -> StoredFileResponse:
+    """Send a document by its key, the latest without one."""
+    name = await service.shown.name_of(kind, key)
+    found = await service.shown.stores[kind].open(name) if name else None
+    if found is None:
+        raise problems.not_found(lack)
+    headers = {"Content-Length": str(found.size)}
+    return StoredFileResponse(found.chunks, headers=headers, media_type="application/json")
 
 
 @runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])
-async def accepted(
-    service: Here, _: OurRun, reader: Reader, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0
-) -> Response:
-    """Send commitments accepted for training within the async level, oldest first, with the accepting verdicts.
-
-    Where verdicts are hidden for a while, only the trainer's signature gets those too.
-    """
-    if reader is not None and reader.is_trainer:
-        service.follower.expect_complete()
-        return json_response(await service.queries.trainable(min_step))
+async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0) -> Response:
+    """Send commitments accepted for training within the async level, oldest first, with the accepting verdicts."""
     return json_response(await service.demand.accepted(min_step))
 
 
@@ -382,7 +412,6 @@ async def accepted(
 async def demand(
     service: Here,
     _: OurRun,
-    reader: Reader,
     wait: Annotated[int, Query(ge=0, le=MAX_HELD_SECONDS)] = 0,
     seen: Annotated[str, Query(max_length=32)] = "",
 ) -> Demand:
@@ -392,16 +421,23 @@ async def demand(
     or so many seconds are over. Where too many are held, and where the request is signed, it comes at once.
     """
     service.follower.expect_complete()
-    if reader is not None and reader.is_trainer:
-        return await service.queries.demand_of_trainer()
     return await service.queries.demand()
 
 
-@runs.post("/runs/{run}/steps", tags=[PRIVATE], status_code=201, responses=SIGNED, openapi_extra=json_body(StepReport))
+@runs.post("/runs/{run}/steps", status_code=201, responses=SIGNED, openapi_extra=json_body(StepReport))
 async def post_step(request: Request, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Report an update; signed by the run's trainer. The last report of a step counts."""
     await service.reports.receive(caller, run, await read_message(StepReport, request, caller))
     return Ack(new=True)
+
+
+@runs.get("/runs/{run}/steps/{step}")
+async def step_report(service: Here, _: OurRun, step: Index) -> StepReport:
+    """Send the trainer's last report of a step."""
+    found = await service.reports.of_step(step)
+    if found is None:
+        raise problems.not_found(f"there is no report of step {step}")
+    return found
 
 
 @runs.get("/runs/{run}/summary", response_model=Summary)
@@ -419,13 +455,10 @@ async def events(service: Here, _: OurRun, after: Annotated[int, Query(ge=0, lt=
 
 
 @runs.get("/nodes/{address}")
-async def node(service: Here, reader: Reader, address: AddressPath) -> NodeReport:
-    """Send how a node's commitments ended, and the verdicts about them, rejections first.
-
-    Where verdicts are hidden for a while, the node's own signature gets what those say, without names.
-    """
+async def node(service: Here, address: AddressPath) -> NodeReport:
+    """Send how a node's commitments ended, and the verdicts about them, rejections first."""
     service.follower.expect_complete()
-    report = await service.queries.node_report(address, own=reader is not None and reader.address == address)
+    report = await service.queries.node_report(address)
     if report is None:
         raise problems.no_node(address, service.run)
     return report

@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, delete, select, update
+from sqlalchemy import Connection, Table, delete, func, select, update
 
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import (
     AbsenceReported,
     CaseOpened,
     CaseResolved,
-    GradeAccused,
     Outcome,
     VoteCommitted,
     VoteRevealed,
 )
-from muster.contracts.masters import MasterRevealed
 from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, Withdrawn
-from muster.contracts.run_terms import Series
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.protocol.kinds import reason_of, reason_of_flaw
 from orchestrator import tallies, undo
@@ -35,7 +32,6 @@ from orchestrator.queries import (
     JUDGED_BY,
     OF_NODE,
     ONE,
-    TRAPS_OF,
     CommitmentSelection,
     Queries,
     member_of,
@@ -44,17 +40,18 @@ from orchestrator.run_facts import latest_step
 from orchestrator.statements import ANY_OF, insert_once, row_of, rows_of_any, upsert
 from orchestrator.tables import (
     FROM_CHAIN,
+    IN_COURT,
+    calls,
     cases,
     checkpoints,
     commitments,
-    court_tallies,
+    counts,
     events,
-    masters,
     meta,
     nodes,
+    places,
     proofs,
     seals,
-    trap_masters,
     votes,
 )
 
@@ -71,17 +68,15 @@ INTERESTING: Final = (
     HourSealed,
     RunClosed,
     CaseOpened,
-    GradeAccused,
     VoteCommitted,
     VoteRevealed,
     CaseResolved,
     AbsenceReported,
     Refuted,
-    MasterRevealed,
 )
 """Events that `apply` handles."""
 
-TIMED: Final = (Registered, Convicted, Fined, Claimed, Voided, MasterRevealed)
+TIMED: Final = (Registered, Convicted, Fined, Claimed, Voided)
 """Those of them that are written down with the time of their block."""
 
 _MAX_POSITION: Final = (1 << 63) - 1
@@ -101,26 +96,30 @@ class ChainProjection:
 
     def forget(self, connection: Connection) -> None:
         """Delete everything that came from the chain: it is read again."""
+        oldest = connection.execute(select(func.min(places.c.block))).scalar()
+        connection.execute(delete(calls).where(calls.c.block >= (oldest or 0)))
         for table in FROM_CHAIN:
             connection.execute(delete(table))
         connection.execute(delete(events).where(events.c.source.startswith(_SOURCE)))
+        connection.execute(delete(counts).where(IN_COURT))
         connection.execute(delete(meta).where(meta.c.key == "closed"))
 
     def roll_back(self, connection: Connection, block: int) -> None:
         """Undo what events after a block changed: at most what `apply` was told to remember."""
         about = cases.c.id.in_([key["id"] for key in undo.changed_after(connection, block, cases)])
-        accused = connection.execute(select(*cases.c["node", "index"]).where(about)).all()
+        accused = list(connection.execute(select(*cases.c["node", "index"]).where(about)))
         members = [key["address"] for key in undo.changed_after(connection, block, nodes)]
-        shown = [key["epoch"] for key in undo.changed_after(connection, block, trap_masters)]
+        drawn = calls.c.block > block
+        accused += connection.execute(select(*calls.c["node", "index"]).where(drawn)).all()
         before = _statuses(connection, members)
         tallies.remove_commitments(connection, block)
         tallies.remove_payments(connection, block)
         connection.execute(delete(proofs).where(proofs.c.block > block))
+        connection.execute(delete(calls).where(drawn))
         _remove_events(connection, block)
         undo.restore(connection, block)
         changed = before ^ _statuses(connection, members)
         again: list[Again] = [(ONE, {"node": row.node, "index": row.index}) for row in accused]
-        again += [(TRAPS_OF, {"epoch": epoch}) for epoch in shown]
         again += [redecided for node in {node for node, _ in changed} for redecided in _work_of(node)]
         _decide(connection, self._queries, again)
 
@@ -195,17 +194,11 @@ class _Piece:
                 self._case_opened(event)
             case CaseResolved():
                 self._case_resolved(event)
-            case GradeAccused() | VoteCommitted() | VoteRevealed() | AbsenceReported():
+            case VoteCommitted() | VoteRevealed() | AbsenceReported():
                 if self._knows_case(event.case_id):
                     self._note_in_case(event)
             case Refuted():
                 self._refuted(event)
-            case MasterRevealed(series=Series.GRADES):
-                self._insert(event.at, masters, {"epoch": event.epoch, "time": self._times[event.at.block]})
-                self.record("master revealed", {"epoch": event.epoch, "master": "0x" + event.master.hex()}, event.at)
-            case MasterRevealed(series=Series.TRAPS):
-                self._insert(event.at, trap_masters, {"epoch": event.epoch, "time": self._times[event.at.block]})
-                self.again.append((TRAPS_OF, {"epoch": event.epoch}))
             case Claimed():
                 self._pay(event.at, event.node, "claim", event.paid)
                 self._settle(event.at, event.node, event.through)
@@ -306,13 +299,10 @@ class _Piece:
         """Return whether the case is one of this run: votes and outcomes do not name their run."""
         return self.connection.execute(select(cases.c.id).where(cases.c.id == case_id)).scalar() is not None
 
-    def _note_in_case(self, event: GradeAccused | VoteCommitted | VoteRevealed | AbsenceReported) -> None:
+    def _note_in_case(self, event: VoteCommitted | VoteRevealed | AbsenceReported) -> None:
         """Write down what was done in a case of this run."""
         transaction = "0x" + event.at.transaction.hex()
         match event:
-            case GradeAccused():
-                data = {"case": event.case_id, "validator": event.validator, "node": event.node}
-                self.record("grade accused", data, event.at)
             case VoteCommitted():
                 self._note_vote(event, committed_in=transaction)
             case VoteRevealed():
@@ -360,8 +350,8 @@ class _Piece:
     def _tally(self, at: Place, validator: str, kind: str, number: int = 1) -> None:
         """Add to what a validator did in court."""
         key = {"address": validator, "kind": kind}
-        before = self.connection.execute(undo.by_key(court_tallies), key).one_or_none()
-        self._upsert(at, court_tallies, {**key, "count": number + (before[-1] if before else 0)})
+        before = self.connection.execute(undo.by_key(counts), key).one_or_none()
+        self._upsert(at, counts, {**key, "count": number + (before[-1] if before else 0)})
 
     def _change(self, at: Place, node: str, *where: Any, **values: Any) -> bool:
         """Change a node where a condition holds; return whether that is so, and there is such a node."""

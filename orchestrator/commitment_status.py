@@ -1,13 +1,15 @@
 """Decide what a commitment is worth to the trainer, given the verdicts and cases about it. Pure.
 
-- A rejection holds a commitment out until the case *its own validator* opened about it has ended not guilty and no
-  other is open. (Another challenger's lost case releases nothing: a friend of the accused could open it to lose.)
+- Only verdicts that take a place of its call decide (`muster.protocol.looks`), and rejections of who opened a case
+  about it. Verdicts of another drawing block and those of jailed validators count neither way.
+- A rejection that decides holds a commitment out until the case *its own validator* opened about it has ended not
+  guilty and no other is open. (Another challenger's lost case releases nothing: a friend of the accused could open it
+  to lose.)
+- An open case holds a commitment out, whoever opened it.
 - A case that was dismissed shows the storage's receipt, and one that was cured that the file came late: from then on
   no "data missing" counts. Who gave such a verdict inspects the file, and gives another one.
-- Verdicts of jailed validators count neither way.
 - A jailed node's work is void, whatever the verdicts about it.
-- Otherwise the run's required number of accepting validators makes it accepted; in a run with private tests, as many
-  that have shown the same grades, while no other grades have as many.
+- Otherwise it is accepted once as many that took places accept as the run requires.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from muster.protocol.looks import Call
 from muster.protocol.messages import Message
 
 State = Literal["pending", "accepted", "rejected", "void"]
@@ -42,9 +45,9 @@ class Opinion:
     validator: str
     accepted: bool
     reason: str | None
+    came: int
+    """The chain's second of its arrival."""
     trusted: bool = True
-    grades: str | None = None
-    """Hash of the grades that the validator has shown."""
 
 
 @dataclass(frozen=True)
@@ -64,46 +67,36 @@ class CommitmentStatus:
 
 
 def commitment_status(
-    opinions: Sequence[Opinion],
-    cases: Sequence[CaseState],
-    *,
-    jailed: bool,
-    accepts_required: int,
-    graded: bool = False,
+    opinions: Sequence[Opinion], cases: Sequence[CaseState], *, jailed: bool, accepts_required: int, call: Call | None
 ) -> CommitmentStatus:
     """Judge one commitment. `opinions` in the order they arrived; `jailed` is about the node that made it.
 
-    `graded`: whether the run has private tests.
+    `call`: None while its drawing block is not known.
     """
     contested = any(case.outcome == "open" for case in cases)
     cleared = set() if contested else {case.challenger for case in cases if case.outcome == "not_guilty"}
     received = any(case.outcome in ("dismissed", "cured") for case in cases)
-    for opinion in opinions:
-        answered = opinion.validator in cleared or (received and opinion.reason == "data_missing")
-        if opinion.trusted and not opinion.accepted and not answered:
+    standing = [
+        opinion
+        for opinion in opinions
+        if opinion.trusted
+        and (opinion.accepted or opinion.validator not in cleared)
+        and not (received and opinion.reason == "data_missing")
+    ]
+    takers = call.takers((opinion.validator, opinion.came) for opinion in standing) if call else []
+    deciding = {*takers, *(case.challenger for case in cases)}
+    for opinion in standing:
+        if opinion.validator in deciding and not opinion.accepted:
             return CommitmentStatus("rejected", opinion.reason)
     if jailed:
         return CommitmentStatus("void")
-    accepts = {opinion.validator for opinion in opinions if opinion.trusted and opinion.accepted}
-    if contested or len(accepts) < accepts_required:
-        return CommitmentStatus("pending")
-    if graded and agreed_grades(opinions, accepts_required) is None:
-        return CommitmentStatus("pending")
-    return CommitmentStatus("accepted")
+    accepts = {opinion.validator for opinion in standing if opinion.accepted} & {*takers}
+    return CommitmentStatus("pending" if contested or len(accepts) < accepts_required else "accepted")
 
 
 def ended_status(ended: State, reason: str | None, *, jailed: bool) -> CommitmentStatus:
     """Return the status of a commitment whose verdicts are gone, by the status that its day's summary keeps."""
     return CommitmentStatus("void") if jailed and ended != "rejected" else CommitmentStatus(ended, reason)
-
-
-def agreed_grades(opinions: Iterable[Opinion], accepts_required: int) -> str | None:
-    """Return the hash of the grades that enough trusted accepting validators have shown, and more than any other."""
-    shown = Counter(opinion.grades for opinion in opinions if opinion.trusted and opinion.accepted and opinion.grades)
-    ranked = shown.most_common(2)
-    if not ranked or ranked[0][1] < accepts_required or (len(ranked) > 1 and ranked[0][1] == ranked[1][1]):
-        return None
-    return ranked[0][0]
 
 
 def counts_of(rows: Iterable[tuple[str, int]]) -> Counts:

@@ -15,7 +15,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from muster.errors import RefusedError, StorageError
-from muster.protocol.requests import HEADER_SIGNATURE
 from muster.runtime.http_limits import BoundedProtocol
 from orchestrator.demand_board import MAX_HELD_SECONDS, DemandAnswer, DemandBoard
 from orchestrator.metrics import measure
@@ -30,7 +29,6 @@ SINCE: Final = re.compile(rb"(?:min_step=([0-9]{1,9}))?")
 WAITING: Final = re.compile(rb"wait=([0-9]{1,2})&seen=([0-9]{1,10}-[01]-[01])")
 """The query of a question that may be held: for how many seconds, and the tag of the answer that was seen."""
 
-_SIGNATURE: Final = HEADER_SIGNATURE.lower().encode()
 TYPED: Final = ((b"content-type", b"application/json"), (b"x-content-type-options", b"nosniff"))
 
 
@@ -95,9 +93,8 @@ def _tag(answer: DemandAnswer) -> tuple[bytes, bytes]:
 class HotReads:
     """ASGI middleware around the framework."""
 
-    def __init__(self, app: ASGIApp, run: int, board: DemandBoard, *, hides: bool = False) -> None:
-        """`hides`: whether the answer to a signed question may be another one, which is the routes' to give."""
-        self._app, self._hides = app, hides
+    def __init__(self, app: ASGIApp, run: int, board: DemandBoard) -> None:
+        self._app = app
         self._run = run
         self._board = board
         self._demand_path, self._accepted_path = DEMAND_ROUTE.format(run=run), ACCEPTED_ROUTE.format(run=run)
@@ -118,8 +115,6 @@ class HotReads:
     async def _answer(self, scope: Scope) -> tuple[_RoutePath, bytes, list[tuple[bytes, bytes]]] | None:
         """Return an answer: its route, body and further headers. None for what is left to the routes."""
         path, query = scope["path"], scope["query_string"]
-        if self._hides and any(name == _SIGNATURE for name, _ in scope["headers"]):
-            return None
         if path == "/healthz" and not query:
             return _HEALTH, HEALTH, []
         if path == self._accepted_path and (since := SINCE.fullmatch(query)):

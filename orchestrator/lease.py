@@ -1,7 +1,7 @@
 """Settle what each process of a run has to itself: the work that one does for all, its database file, its spool.
 
-Of the processes on one PostgreSQL one follows the chain, counts tokens, shows what was hidden and lets old work go. It
-holds an advisory lock on a connection that stays open. The server frees the lock when the connection ends or says
+Of the processes on one PostgreSQL one follows the chain, counts tokens and lets old work go. It holds an advisory lock
+on a connection that stays open. The server frees the lock when the connection ends or says
 nothing for SILENT_SECONDS, and another process takes over. For a moment two may do the work: what they write excludes
 each other in the database. All that serve share a second lock there, by which the last one knows that it is the last. A
 SQLite file has one process.

@@ -17,8 +17,6 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 REQUESTS: Final = telemetry.counter("http_requests", "Requests answered", ("method", "route", "status"))
 SECONDS: Final = telemetry.histogram("http_request_seconds", "Time to answer", _BUCKETS, ("method", "route"))
 _requests, _seconds = cache(REQUESTS.labels), cache(SECONDS.labels)  # finding a series costs more than counting
-PRIVATE: Final = "verdicts"
-"""The tag of routes by whose requests one could tell that verdicts came."""
 BLOCK: Final = telemetry.gauge("chain_block", "Newest block read")
 LAG: Final = telemetry.gauge("chain_silence_seconds", "Seconds since the chain was last read")
 STEP: Final = telemetry.gauge("policy_step", "Newest policy step on chain")
@@ -29,9 +27,8 @@ WANTED: Final = telemetry.gauge("work_wanted", "1 while more work is wanted")
 class Measured:
     """ASGI middleware that counts and times requests by route, never by path: addresses are no labels."""
 
-    def __init__(self, app: ASGIApp, *, hides: bool = False) -> None:
-        """`hides`: whether requests to routes with the tag PRIVATE are not counted."""
-        self._app, self._hides = app, hides
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,8 +48,7 @@ class Measured:
         finally:
             route = scope.get("route")
             method = scope["method"] if scope["method"] in ("GET", "PUT", "POST", "HEAD") else "other"
-            if not (self._hides and PRIVATE in getattr(route, "tags", ())):
-                measure(method, getattr(route, "path", "none"), status, started)
+            measure(method, getattr(route, "path", "none"), status, started)
 
 
 def measure(method: str, route: str, status: int, started: float) -> None:

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from statistics import mean
 from typing import Any, Final, cast
 
 from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, exists, func, literal, or_, select, tuple_
 
 from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
 from muster.protocol.keys import Keys, RunKeys
-from muster.protocol.messages import (
-    AcceptedCommitment,
-    Demand,
-    GradePage,
-    NodeReport,
-    OwnInspection,
-    ShownGrades,
-    Upload,
-    Verdict,
-    VerdictPage,
-    WaitAnswer,
-    WaitQuestion,
-)
-from muster.protocol.reasons import TICKETED
+from muster.protocol.looks import Call, hold_seconds
+from muster.protocol.messages import AcceptedCommitment, Demand, NodeReport, Upload, Verdict, VerdictPage
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator.commitment_status import (
@@ -36,49 +23,26 @@ from orchestrator.commitment_status import (
     CommitmentStatus,
     Opinion,
     State,
-    agreed_grades,
     commitment_status,
     ended_status,
 )
 from orchestrator.database import LANE, Database
 from orchestrator.gas_pace import hourly_gas
 from orchestrator.kept import KeptAnswers
-from orchestrator.planted import planted_rejections
 from orchestrator.read_model import read_nodes
 from orchestrator.run_facts import ChainState, KeptFacts, latest_step, read_facts
 from orchestrator.statements import ANY_OF, rows_of_any
-from orchestrator.tables import (
-    WAITING,
-    cases,
-    checkpoints,
-    commitments,
-    grades,
-    hidden_grades,
-    hidden_spent,
-    hidden_verdicts,
-    nodes,
-    spent,
-    tickets,
-    trap_masters,
-    uploads,
-    verdicts,
-)
+from orchestrator.tables import WAITING, calls, cases, commitments, nodes, uploads, verdicts
 from orchestrator.tallies import OUTCOME, STATES, CommitmentState, set_statuses
 
 MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50
-MAX_GRADES: Final = 200
 MAX_PAGE_CHARACTERS: Final = 6 << 20
-"""Characters of verdicts or grades in one answer, unless a single one has more."""
+"""Characters of verdicts in one answer, unless a single one has more."""
 
 MAX_KEPT_VERSIONS: Final = 4
 """Answers that are kept, each of a version of the database and an hour: what all ask for, and what is being made."""
 
-BATCHES: Final = 8
-"""Newest batches that are public, by which those that are not are guessed."""
-
-_NO_BATCH: Final = "0x" + "00" * 32
-"""The batch root of a step that no batch led to."""
 _LISTED: Final = ("step", "node", "index", "root", "file_hash", "size")
 
 
@@ -114,9 +78,7 @@ class Queries:
         self.terms = terms
         self.keys = keys or RunKeys()
         """As the follower read them last."""
-        self.hides = terms.has_traps
-        """Whether what depends on verdicts is hidden for a while (`orchestrator.hidden`)."""
-        self._batch_groups, self._groups_wanted = batch_groups, batch_groups * demand_batches
+        self._groups_wanted = batch_groups * demand_batches
         self._kept = KeptAnswers(math.inf, most=MAX_KEPT_VERSIONS)
         self.chain = ChainState()
         """What the follower read at its last poll."""
@@ -131,18 +93,32 @@ class Queries:
         return await self._database.read(lambda connection: upload_of(connection, node, index, root))
 
     async def verdict_page(self, after: str | None) -> VerdictPage:
-        """Return verdicts after a cursor. A cursor of a database that was deleted since starts from the first one."""
-        documents, cursor = await self._after(verdicts, after, MAX_VERDICTS)
-        return VerdictPage(verdicts=[Verdict.model_validate_json(text) for text in documents], cursor=cursor)
+        """Return the first verdicts after a cursor, MAX_PAGE_CHARACTERS characters of them, and the cursor behind.
 
-    async def still_waits(self, asked: WaitQuestion) -> WaitAnswer:
-        """Return whether fewer validators than the run needs have given a verdict on a commitment, hidden or not."""
+        A cursor of a database that was deleted since starts from the first one.
+        """
+        identity, _, place = (after or "").partition(".")
+        known = identity == self._database.identity and place.isascii() and place.isdigit() and len(place) < 19
+        last = int(place) if known else 0
+        query = select(*verdicts.c["id", "document", "came"]).where(verdicts.c.id > literal(last, BigInteger))
+        query = query.order_by(verdicts.c.id).limit(MAX_VERDICTS).execution_options(yield_per=16)
 
-        def read(connection: Connection) -> set[str]:
-            said = [opinions_of(connection, asked.node, asked.index, asked.root, one) for one in (PUBLIC, HIDDEN)]
-            return {opinion.validator for opinions in said for opinion in opinions if opinion.trusted}
+        def read(connection: Connection) -> list[Any]:
+            found, room = list[Any](), MAX_PAGE_CHARACTERS
+            with connection.execute(query) as rows:
+                for row in rows:
+                    room -= len(row.document)
+                    if found and room < 0:
+                        break
+                    found.append(row)
+            return found
 
-        return WaitAnswer(waits=len(await self._database.read(read)) < self.terms.accepts_required)
+        found = await self._database.read(read)
+        return VerdictPage(
+            verdicts=[Verdict.model_validate_json(row.document) for row in found],
+            came=[row.came for row in found],
+            cursor=f"{self._database.identity}.{found[-1].id if found else last}",
+        )
 
     async def accepted(self, min_step: int) -> bytes:
         """Return accepted commitments that no report has used or left out, oldest first, as a JSON list.
@@ -150,126 +126,41 @@ class Queries:
         The oldest MAX_ACCEPTED within the async level, of these the ones of `min_step` and later: whatever is asked
         for, it is read once for each version of the database.
         """
-        found = await self._keep(
-            "accepted", 0, lambda connection: _encoded(self._accepted(connection, PUBLIC, WAITING))
-        )
+        found = await self._keep("accepted", 0, lambda connection: _encoded(self._accepted(connection)))
         return _as_list(found, min_step)
 
-    async def trainable(self, min_step: int) -> bytes:
-        """Return what `accepted` does in a run with traps, with the work whose verdicts are hidden: for its trainer."""
-        return _as_list(await self._database.read(self._trainable), min_step)
-
-    def _trainable(self, connection: Connection) -> list[tuple[int, bytes]]:
-        decided = self.decide(connection, UNDECIDED, oldest=self._oldest(connection))
-        accepted = {(one.node, one.index) for one, status in decided if status.state == "accepted"}
-        hidden = self._accepted(connection, HIDDEN, and_(_FRESH, _named_in(hidden_verdicts)))
-        hidden = [work for work in hidden if (work.node, work.index) in accepted]
-        public = self._accepted(connection, PUBLIC, and_(WAITING, _FRESH))
-        return _encoded(sorted([*public, *hidden], key=attrgetter("step")))
-
-    def _oldest(self, connection: Connection) -> int:
-        """Return the oldest step whose work can still be trained on."""
-        return (latest_step(connection) or 0) - self.terms.async_level
-
-    def _accepted(self, connection: Connection, said: Said, which: Any) -> list[AcceptedCommitment]:
-        """Return the oldest of some commitments that can still be trained on, with the accepting verdicts of `said`."""
-        order, given = ("step", "block", "node", "index"), said.verdicts
-        oldest = self._oldest(connection)
+    def _accepted(self, connection: Connection) -> list[AcceptedCommitment]:
+        """Return the oldest accepted commitments that can still be trained on, with the verdicts that accepted them."""
+        order = ("step", "block", "node", "index")
+        oldest = (latest_step(connection) or 0) - self.terms.async_level
         first = select(*commitments.c[order], commitments.c.root, *uploads.c["file_hash", "size"])
-        first = first.join(uploads, same_work(commitments, uploads.c)).where(which, commitments.c.step >= oldest)
+        first = first.join(uploads, same_work(commitments, uploads.c)).where(WAITING, commitments.c.step >= oldest)
         first = first.order_by(*commitments.c[order]).limit(MAX_ACCEPTED).subquery()
         query = (
-            select(*first.c[_LISTED], given.c.document)
-            .join(given, same_work(first, given.c))
-            .join(nodes, nodes.c.address == given.c.validator)
-            .where(given.c.accepted, nodes.c.status != "jailed", nodes.c.role == "validator")
-            .order_by(*first.c[order], given.c.id)
+            select(*first.c[_LISTED], calls.c.order, calls.c.opens, verdicts.c.came, verdicts.c.document)
+            .join(verdicts, same_work(first, verdicts.c))
+            .join(calls, and_(calls.c.node == first.c.node, calls.c.index == first.c.index))
+            .join(nodes, nodes.c.address == verdicts.c.validator)
+            .where(nodes.c.status != "jailed", nodes.c.role == "validator", DRAWN)
+            .order_by(*first.c[order], verdicts.c.id)
         )
-        signed: dict[tuple, list[Verdict]] = defaultdict(list)
-        for *row, document in connection.execute(query):
-            signed[tuple(row)].append(Verdict.model_validate_json(document))
-        works = [AcceptedCommitment(**dict(zip(_LISTED, row, strict=True)), verdicts=by) for row, by in signed.items()]
-        return self._with_grades(connection, works, said) if self.terms.has_private_tests else works
+        signed: dict[tuple, list[tuple[Verdict, int]]] = defaultdict(list)
+        for *row, came, document in connection.execute(query):
+            signed[tuple(row)].append((Verdict.model_validate_json(document), came))
+        works = []
+        for (*listed, called, opens), given in signed.items():
+            takers = self.call_of(called, opens).takers((verdict.validator, came) for verdict, came in given)
+            accepts = [verdict for verdict, _ in given if verdict.accepted and verdict.validator in takers]
+            works.append(AcceptedCommitment(**dict(zip(_LISTED, listed, strict=True)), verdicts=accepts))
+        return works
 
-    def _with_grades(
-        self, connection: Connection, works: list[AcceptedCommitment], said: Said
-    ) -> list[AcceptedCommitment]:
-        """Return accepted commitments with their grades, and with what the validators said that agree on them.
-
-        As many, from the oldest, as fit into an answer: used ones make room for the next.
-        """
-        found, room = [], MAX_PAGE_CHARACTERS
-        for work in works:
-            opinions = opinions_of(connection, work.node, work.index, work.root, said)
-            agreed = agreed_grades(opinions, self.terms.accepts_required)
-            if agreed is None:
-                continue
-            shown = shown_grades_of(connection, work.node, work.index, work.root, agreed, said)
-            statements = {one.statement.validator: one.statement for one in shown}
-            verdicts = [verdict for verdict in work.verdicts if verdict.validator in statements]
-            statements = [statements[verdict.validator] for verdict in verdicts]
-            room -= len(shown[0].text)
-            if room < 0:
-                break
-            grades = {"verdicts": verdicts, "statements": statements, "grades": shown[0].text}
-            found.append(work.model_copy(update=grades))
-        return found
-
-    async def grade_page(self, after: str | None) -> GradePage:
-        """Return grades that were shown after a cursor; as `verdict_page`."""
-        documents, cursor = await self._after(grades, after, MAX_GRADES)
-        return GradePage(grades=[ShownGrades.model_validate_json(text) for text in documents], cursor=cursor)
-
-    async def _after(self, table: Table, after: str | None, most: int) -> tuple[list[str], str]:
-        """Return the first documents after a cursor, MAX_PAGE_CHARACTERS characters of them, and the cursor behind."""
-        identity, _, place = (after or "").partition(".")
-        known = identity == self._database.identity and place.isascii() and place.isdigit() and len(place) < 19
-        last = int(place) if known else 0
-        query = select(table.c.id, table.c.document).where(table.c.id > literal(last, BigInteger))
-        query = query.order_by(table.c.id).limit(most).execution_options(yield_per=16)
-
-        def read(connection: Connection) -> tuple[list[str], int]:
-            found, room, end = list[str](), MAX_PAGE_CHARACTERS, last
-            with connection.execute(query) as rows:
-                for number, document in rows:
-                    room -= len(document)
-                    if found and room < 0:
-                        break
-                    found.append(document)
-                    end = number
-            return found, end
-
-        documents, end = await self._database.read(read)
-        return documents, f"{self._database.identity}.{end}"
+    def call_of(self, order: str, opens: int) -> Call:
+        """Return the call that a row of the table `calls` is."""
+        return Call(json.loads(order), opens, hold_seconds(self.terms), self.terms.accepts_required)
 
     async def demand(self) -> Demand:
         """Return whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""
         return (await self._work())[1]
-
-    async def demand_of_trainer(self) -> Demand:
-        """Return the demand with the groups that wait indeed: for the trainer of a run with traps."""
-        return (await self.demand()).model_copy(
-            update={"waiting_groups": await self._database.read(self._waiting_indeed)}
-        )
-
-    def _waiting_indeed(self, connection: Connection) -> int:
-        oldest = self._oldest(connection)
-        fresh = select(func.count()).where(_FRESH, commitments.c.step >= oldest, commitments.c.status.in_(UNREFUTED))
-        decided = self.decide(connection, UNDECIDED, oldest=oldest)
-        refuted = sum(status.state not in UNREFUTED for _, status in decided)
-        return (connection.execute(fresh).scalar_one() - refuted) * self.terms.groups_per_commitment
-
-    def _used_unseen(self, connection: Connection, step: int) -> int:
-        """Guess how many commitments went into batches that are hidden, by the chain's steps and public batches."""
-        known = select(func.count()).where(spent.c.used).group_by(spent.c.step).order_by(spent.c.step.desc())
-        sizes = connection.execute(known.limit(BATCHES)).scalars().all()
-        size = mean(sizes) if sizes else self._batch_groups / self.terms.groups_per_commitment
-        made = select(func.count()).where(
-            checkpoints.c.step > step - self.terms.async_level,
-            checkpoints.c.batch_root != _NO_BATCH,
-            ~exists().where(spent.c.step == checkpoints.c.step),
-        )
-        return round(connection.execute(made).scalar_one() * size)
 
     async def facts(self) -> RunFacts:
         """Return what limits the workers of this run now, for `muster.protocol.work_rules` to judge."""
@@ -291,8 +182,6 @@ class Queries:
             .where(commitments.c.step >= facts.step - self.terms.async_level)
         )
         waiting = connection.execute(query).scalar() or 0
-        if self.hides:
-            waiting = max(0, waiting - self._used_unseen(connection, facts.step))
         waiting *= self.terms.groups_per_commitment
         demand = Demand(
             run=self.run,
@@ -304,28 +193,23 @@ class Queries:
         )
         return kept, demand
 
-    async def node_report(self, address: str, *, own: bool = False) -> NodeReport | None:
-        """Return how a node's commitments ended; None for a stranger. `accepted` and `rejected` count commitments.
-
-        own: the node itself asks, and reads what hidden verdicts say.
-        """
+    async def node_report(self, address: str) -> NodeReport | None:
+        """Return how a node's commitments ended; None for a stranger. `accepted` and `rejected` count commitments."""
         facts = await self.facts()
-        return await self._database.read(lambda connection: self._node_report(connection, address, facts, own=own))
+        return await self._database.read(lambda connection: self._node_report(connection, address, facts))
 
-    def _node_report(self, connection: Connection, address: str, facts: RunFacts, *, own: bool) -> NodeReport | None:
+    def _node_report(self, connection: Connection, address: str, facts: RunFacts) -> NodeReport | None:
         found = read_nodes(connection, select(nodes).where(nodes.c.address == address))
         if not found:
             return None
         made = found[0].commitments
-        hidden = _latest_about(connection, address, HIDDEN) if own else []
         return NodeReport(
             address=address,
             commitments=made.total,
             rollouts=made.total * self.terms.positions,
             accepted=made.accepted,
             rejected=found[0].rejected,
-            verdicts=_latest_about(connection, address, PUBLIC),
-            inspections=[OwnInspection.of(verdict) for verdict in hidden],
+            verdicts=_latest_about(connection, address),
             blocked=blocking_reason(facts.workers[address], facts) if address in facts.workers else "",
             hourly_gas=hourly_gas(connection, address, self.terms, self.chain.now),
         )
@@ -339,9 +223,9 @@ class Queries:
 
         return await self._kept.get((name, await self._database.current_version(), hour), read)
 
-    def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
-        """Decide a commitment's status again, after a verdict about it; return None when there is none."""
-        return self.update_statuses(connection, ONE, node=node, index=index).get((node, index))
+    def update_status(self, connection: Connection, node: str, index: int) -> None:
+        """Decide a commitment's status again."""
+        self.update_statuses(connection, ONE, node=node, index=index)
 
     def update_statuses(
         self, connection: Connection, which: CommitmentSelection, **given: Any
@@ -356,25 +240,26 @@ class Queries:
     ) -> list[tuple[CommitmentState, CommitmentStatus]]:
         """Return the selected commitments as they are counted, each with the status that it is to have."""
         opinions, opened = defaultdict[tuple, list[Opinion]](list), defaultdict[tuple, list[CaseState]](list)
-        planted = planted_rejections(connection, which.planted, given) if self.terms.has_traps else set()
         for row in connection.execute(which.opinions, given):
-            if (row.validator, row.node, row.index) not in planted:
-                opinions[row.node, row.index].append(Opinion(*list(row)[2:]))
+            opinions[row.node, row.index].append(Opinion(*list(row)[2:]))
         for row in connection.execute(which.cases, given):
             opened[row.node, row.index].append(CaseState(*list(row)[2:]))
+        rows: Any = connection.execute(which.calls, given) if opinions else ()
+        called = {(node, index): self.call_of(order, opens) for node, index, order, opens in rows}
         work = [CommitmentState(*row) for row in connection.execute(which.states, given)]
-        found = [
-            ended_status(cast(State, one.ended), one.ended_by, jailed=one.jailed)
-            if one.ended is not None
-            else commitment_status(
+        found = []
+        for one in work:
+            if one.ended is not None:
+                found.append(ended_status(cast(State, one.ended), one.ended_by, jailed=one.jailed))
+                continue
+            status = commitment_status(
                 opinions[one.node, one.index],
                 opened[one.node, one.index],
                 jailed=one.jailed,
                 accepts_required=self.terms.accepts_required,
-                graded=self.terms.has_private_tests,
+                call=called.get((one.node, one.index)),
             )
-            for one in work
-        ]
+            found.append(status)
         return list(zip(work, found, strict=True))
 
 
@@ -384,18 +269,6 @@ def _encoded(works: Sequence[AcceptedCommitment]) -> list[tuple[int, bytes]]:
 
 def _as_list(works: Sequence[tuple[int, bytes]], min_step: int) -> bytes:
     return b"[" + b",".join(text for step, text in works if step >= min_step) + b"]"
-
-
-@dataclass(frozen=True)
-class Said:
-    """What validators say of commitments: what is public of it, or what is hidden."""
-
-    verdicts: Table
-    grades: Table
-
-
-PUBLIC: Final = Said(verdicts, grades)
-HIDDEN: Final = Said(hidden_verdicts, hidden_grades)
 
 
 # Single facts, for callers that have a connection
@@ -438,57 +311,18 @@ def upload_of(connection: Connection, node: str, index: int, root: str) -> Uploa
     return Upload.model_validate_json(document) if document else None
 
 
-def verdict_of(connection: Connection, validator: str, work: Any, said: Said = PUBLIC) -> Verdict | None:
+def verdict_of(connection: Connection, validator: str, work: Any) -> Verdict | None:
     """Return a validator's verdict on a commitment. `work` as in `same_work`."""
-    given = said.verdicts
-    query = select(given.c.document).where(given.c.validator == validator, same_work(given, work))
+    query = select(verdicts.c.document).where(verdicts.c.validator == validator, same_work(verdicts, work))
     document = connection.execute(query).scalar_one_or_none()
     return Verdict.model_validate_json(document) if document else None
 
 
-def _latest_about(connection: Connection, node: str, said: Said) -> list[Verdict]:
+def _latest_about(connection: Connection, node: str) -> list[Verdict]:
     """Return verdicts about a node's work, rejections first, then the latest."""
-    given = said.verdicts
-    query = select(given.c.document).where(given.c.node == node).order_by(given.c.accepted, given.c.id.desc())
-    texts = connection.execute(query.limit(MAX_NODE_VERDICTS)).scalars()
-    return [Verdict.model_validate_json(text) for text in texts]
-
-
-def _opinions(said: Said, *columns: Any) -> Any:
-    """Return the statement that reads these columns and those of Opinion of verdicts, in the order of arrival."""
-    verdicts, grades = said.verdicts, said.grades
-    return (
-        select(*columns, *verdicts.c["validator", "accepted", "reason"], nodes.c.status != "jailed", grades.c.grades)
-        .join(nodes, nodes.c.address == verdicts.c.validator)
-        .outerjoin(grades, and_(grades.c.validator == verdicts.c.validator, same_work(grades, verdicts.c)))
-        .where(nodes.c.role == "validator")
-        .order_by(verdicts.c.id)
-    )
-
-
-_OPINIONS: Final = {
-    said: _opinions(said)
-    .select_from(said.verdicts)
-    .where(*(said.verdicts.c[name] == bindparam(name) for name in ("node", "index", "root")))
-    for said in (PUBLIC, HIDDEN)
-}
-
-
-def opinions_of(connection: Connection, node: str, index: int, root: str, said: Said = PUBLIC) -> list[Opinion]:
-    """Return what validators say of a commitment, in the order that their verdicts arrived."""
-    rows = connection.execute(_OPINIONS[said], {"node": node, "index": index, "root": root})
-    return [Opinion(*opinion) for opinion in rows]
-
-
-def shown_grades_of(
-    connection: Connection, node: str, index: int, root: str, agreed: str | None = None, said: Said = PUBLIC
-) -> list[ShownGrades]:
-    """Return what validators have shown of a commitment, oldest first; with `agreed`, only grades of that hash."""
-    grades = said.grades
-    query = select(grades.c.document).where(grades.c.node == node, grades.c.index == index, grades.c.root == root)
-    if agreed is not None:
-        query = query.where(grades.c.grades == agreed)
-    return [ShownGrades.model_validate_json(text) for text in connection.execute(query.order_by(grades.c.id)).scalars()]
+    query = select(verdicts.c.document).where(verdicts.c.node == node)
+    texts = connection.execute(query.order_by(verdicts.c.accepted, verdicts.c.id.desc()).limit(MAX_NODE_VERDICTS))
+    return [Verdict.model_validate_json(text) for text in texts.scalars()]
 
 
 # Commitments whose status is decided
@@ -502,23 +336,31 @@ class CommitmentSelection:
     """Rows of CommitmentState."""
     opinions: Any
     cases: Any
-    """Node and index first, in these two."""
-    planted: Any
-    """What `planted_rejections` reads."""
+    calls: Any
+    """Node and index first, in these three."""
 
 
-def _selection(condition: Any, said: Said = PUBLIC) -> CommitmentSelection:
+_CALLED: Final = and_(calls.c.node == commitments.c.node, calls.c.index == commitments.c.index)
+DRAWN: Final = and_(
+    verdicts.c.refuted.is_(False), or_(verdicts.c.drawn_by.is_(None), verdicts.c.drawn_by == calls.c.hash)
+)
+"""Of verdicts: not refuted, and not about rows that another block drew, as after a reorg."""
+
+
+def _selection(condition: Any) -> CommitmentSelection:
     about = and_(cases.c.node == commitments.c.node, cases.c.index == commitments.c.index)
-    judged = commitments.join(said.verdicts, same_work(said.verdicts, commitments.c))
-    opened = judged.join(tickets, same_work(tickets, commitments.c)).join(
-        trap_masters, trap_masters.c.epoch == tickets.c.epoch
+    opinions = (
+        select(*_KEY, *verdicts.c["validator", "accepted", "reason", "came"], nodes.c.status != "jailed")
+        .select_from(commitments.join(verdicts, same_work(verdicts, commitments.c)))
+        .join(nodes, nodes.c.address == verdicts.c.validator)
+        .outerjoin(calls, _CALLED)
+        .where(nodes.c.role == "validator", DRAWN, condition)
     )
-    planted = select(commitments.c.step, tickets.c.document, said.verdicts.c.document.label("verdict"))
     return CommitmentSelection(
         STATES.where(condition),
-        _opinions(said, *_KEY).select_from(judged).where(condition),
+        opinions.order_by(verdicts.c.id),
         select(*_KEY, cases.c.challenger, cases.c.outcome).join(cases, about).where(condition),
-        planted.select_from(opened).where(said.verdicts.c.reason == TICKETED, condition),
+        select(*_KEY, calls.c.order, calls.c.opens).join(calls, _CALLED).where(condition),
     )
 
 
@@ -551,27 +393,6 @@ NAMED: Final = _selection(
 """Those of `named`."""
 OF_NODE: Final = _selection(commitments.c.node == bindparam("node"))
 JUDGED_BY: Final = _selection(tuple_(*_KEY).in_(_JUDGED))
-_TICKETED: Final = (
-    exists().where(same_work(tickets, commitments.c), tickets.c.epoch == bindparam("epoch")).correlate(commitments)
-)
-TRAPS_OF: Final = _selection(and_(_TICKETED, _named_in(verdicts)))
-"""Those with a ticket of an epoch."""
 _ENDED: Final = exists().where(OUTCOME).correlate(commitments)
 IN_BLOCKS: Final = _selection(and_(_READ, or_(_named_in(verdicts), _named_in(cases), _CONVICTED, _ENDED)))
 """Those of which anything is known: all others are pending."""
-
-_HELD: Final = uploads.join(hidden_spent, hidden_spent.c.file_hash == uploads.c.file_hash)
-_FRESH: Final = and_(
-    commitments.c.spent.is_(False), ~exists().select_from(_HELD).where(same_work(uploads, commitments.c))
-)
-"""In no report, public or hidden."""
-UNDECIDED: Final = _selection(
-    and_(
-        _FRESH,
-        commitments.c.step >= bindparam("oldest"),
-        commitments.c.status.in_(UNREFUTED),
-        _named_in(hidden_verdicts),
-    ),
-    HIDDEN,
-)
-"""Those that can still be trained on, about which there are hidden verdicts."""

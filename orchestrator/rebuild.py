@@ -1,4 +1,4 @@
-"""Restore uploads, verdicts, grades, tickets, reports, environments, names and scores that the database lacks.
+"""Restore uploads, verdicts, reports, what the trainer shows, environments, names and scores that the database lacks.
 
 It may be new, or an older copy: what it has is left as it is. Summaries of days whose detail is gone come first. What a
 sweep that was killed left of such a day is not read again. Each is checked as if it had just arrived over HTTP, apart
@@ -21,32 +21,36 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, select
 
 from muster.clients.storage import ContentStore, documents_in
-from muster.errors import CheckError, MismatchError, RefusedError, StorageError
-from muster.grading.shown import read_committed
+from muster.errors import CheckError, RefusedError, StorageError
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
 from muster.protocol.keys import RunKeys
-from muster.protocol.messages import EnvironmentDecision, Grade, ShownGrades, Upload, UploadReceipt, Verdict
+from muster.protocol.messages import (
+    MAX_LIST_CHARS,
+    EnvironmentDecision,
+    ShownLooks,
+    ShownMaster,
+    Upload,
+    UploadReceipt,
+    Verdict,
+)
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
-from muster.protocol.traps import check_consent, check_ticket
 from muster.runtime import telemetry
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
 from orchestrator.database import MAX_BATCH, Database
 from orchestrator.environments import Environments
-from orchestrator.grades import Grades
 from orchestrator.page.announcements import Announcements, Operators
-from orchestrator.planted import KeptTicket
-from orchestrator.queries import HIDDEN, PUBLIC, verdict_of
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.retention import Retention
+from orchestrator.shown import Shown
 from orchestrator.summaries import DayOfWork, SignedDay, day_in, leave, read_day
 from orchestrator.tables import environments as packs
 from orchestrator.tables import steps
 from orchestrator.tables import uploads as uploads_table
-from orchestrator.traps import TrapDesk
+from orchestrator.tables import verdicts as verdicts_table
 from orchestrator.uploads import Uploads
-from orchestrator.verdicts import Verdicts
+from orchestrator.verdicts import KeptVerdict, Verdicts
 
 log = telemetry.logger("orchestrator")
 Document = TypeVar("Document", bound=BaseModel)
@@ -63,8 +67,7 @@ async def rebuild(
     runs: str,
     uploads: Uploads,
     verdicts: Verdicts,
-    grades: Grades,
-    traps: TrapDesk,
+    shown: Shown,
     reports: Reports,
     environments: Environments,
     announcements: Announcements,
@@ -78,11 +81,10 @@ async def rebuild(
     kept_uploads = await _restore_uploads(uploads, where, run, keys, left, known)
     await verdicts.restore_evidence(runs)
     kept_verdicts = await _restore_verdicts(verdicts, where, run, left, known)
-    kept_grades = await _restore_grades(grades, database, where, left, known)
     await database.write(left.note, news=False)
-    await _restore_tickets(traps, where, run, keys)
 
     # 2. What is about no commitment.
+    await _restore_shown(shown, run, keys)
     kept_reports = await documents_of(reports.copies, KeptReport, lambda _: None)
     query = select(steps.c.step, steps.c.received)
     received = dict(await database.read(lambda connection: [(step, at) for step, at in connection.execute(query)]))
@@ -103,7 +105,7 @@ async def rebuild(
     await announcements.restore_scores(
         await documents_of(announcements.scores, BenchmarkScore, announcements.check_score)
     )
-    counts = {"uploads": kept_uploads, "verdicts": kept_verdicts, "grades": kept_grades, "reports": len(kept_reports)}
+    counts = {"uploads": kept_uploads, "verdicts": kept_verdicts, "reports": len(kept_reports)}
     if any(counts.values()):
         log.info("rebuilt from storage", **counts)
 
@@ -111,10 +113,10 @@ async def rebuild(
 def _known(connection: Connection) -> Counter[str]:
     """Return the bytes that the database has of each file in storage, by name, with an end of line per document."""
     found = Counter[str]()
-    for table in (uploads_table, PUBLIC.verdicts, HIDDEN.verdicts, PUBLIC.grades, HIDDEN.grades):
-        for row in connection.execute(select(table)):
-            text = row.document.encode()
-            found[getattr(row, "stored", "") or content_hash(text)] += len(text) + 1
+    for text in connection.execute(select(uploads_table.c.document)).scalars():
+        found[content_hash(text.encode())] = len(text.encode()) + 1
+    for row in connection.execute(select(*verdicts_table.c["stored", "size"])):
+        found[row.stored] += row.size + 1
     return found
 
 
@@ -134,7 +136,7 @@ class _Left:
     files: list[tuple[int, str, str]] = field(default_factory=list)
     """Day, kind and name."""
 
-    def takes(self, kind: str, name: str, work: Verdict | Grade | UploadReceipt) -> bool:
+    def takes(self, kind: str, name: str, work: Verdict | UploadReceipt) -> bool:
         """Note a file about some work if it is one of them; return whether it is."""
         day = day_in(self.ended, work.node, work.index)
         if day is not None:
@@ -163,47 +165,37 @@ async def _restore_uploads(uploads: Uploads, where: Domain, run: int, keys: RunK
 
 
 async def _restore_verdicts(verdicts: Verdicts, where: Domain, run: int, left: _Left, known: Known) -> int:
-    """Record the verdicts of the run; return how many."""
-    found = await named_documents(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict), known)
-    ours = [(name, one) for name, one in found if one.run == run and not left.takes("verdicts", name, one)]
+    """Record the verdicts of the run in the order in which they came; return how many."""
+    check = partial(_check_kept, where)
+    found = await named_documents(verdicts.copies, KeptVerdict, check, known)
+    ours = [
+        (name, one) for name, one in found if one.verdict.run == run and not left.takes("verdicts", name, one.verdict)
+    ]
     ours.sort(key=lambda named: _order(named[1]))
-    await _in_order(verdicts.record(verdict, 0.0, name) for name, verdict in ours)
+    await _in_order(verdicts.record(one, 0.0, name) for name, one in ours)
     return len(ours)
 
 
-async def _restore_grades(grades: Grades, database: Database, where: Domain, left: _Left, known: Known) -> int:
-    """Record the grades that are those of a verdict; return how many."""
-    found = await named_documents(grades.copies, ShownGrades, lambda _: None, known)
-    count = 0
-    for name, shown in sorted(found, key=lambda one: _order(one[1].statement)):
-        one = shown.statement
-        if left.takes("grades", name, one):
-            continue
-        verdict = await database.read(
-            lambda connection, one=one: (
-                verdict_of(connection, one.validator, one, HIDDEN) or verdict_of(connection, one.validator, one)
-            )
-        )
+def _check_kept(where: Domain, kept: KeptVerdict) -> None:
+    check_verdict(where, kept.verdict)
+
+
+async def _restore_shown(shown: Shown, run: int, keys: RunKeys) -> None:
+    """Record what the trainer showed: lists of looks in the order of their hours, grades, masters."""
+    store, trainers, lists = shown.stores["looks"], [one.keys.trainer for one in keys.tenures], list[Any]()
+    async for name in store.names():
         try:
-            if verdict is None or not verdict.accepted:
-                raise MismatchError("grades without a verdict")
-            read_committed(where, shown, verdict)
-        except CheckError as error:
-            _leave_out(grades.copies, name, error)
-            continue
-        count += await grades.record(shown, 0.0, name)
-    return count
-
-
-async def _restore_tickets(traps: TrapDesk, where: Domain, run: int, keys: RunKeys) -> None:
-    def check(kept: KeptTicket) -> None:
-        check_consent(where, kept.trap.consent)
-        check_ticket(where, kept.trap.ticket, kept.trap.consent, keys)
-
-    found = await documents_of(traps.copies, KeptTicket, check)
-    for kept in sorted(found, key=lambda one: one.trap.ticket.stored_at):  # the first ticket of a root counts
-        if kept.trap.ticket.run == run:
-            await traps.record(kept, 0.0)
+            one = ShownLooks.model_validate_json(await store.get(name, 2 * MAX_LIST_CHARS))
+            lists.append((shown.read_looks(one, *trainers), name))
+        except (ValidationError, CheckError, StorageError) as error:
+            _leave_out(store, name, error)
+    for listed, name in sorted(lists, key=lambda named: named[0].hour):
+        if listed.run == run:
+            await shown.record_looks(listed, name)
+    for name, one in await named_documents(shown.stores["masters"], ShownMaster, shown.check_master, {}):
+        await shown.record("masters", str(one.epoch), name)
+    async for name in shown.stores["grades"].names():
+        await shown.record("grades", name, name)
 
 
 async def _packs(environments: Environments, listed: Collection[str]) -> list[Pack]:
@@ -235,9 +227,10 @@ async def _restore_summaries(
     return ended
 
 
-def _order(work: Verdict | Grade) -> tuple[Any, ...]:
-    """Sort by work, a verdict that the file was missing before the one that took its place."""
-    return work.step, work.node, work.index, work.validator, getattr(work, "reason", None) != "data_missing"
+def _order(kept: KeptVerdict) -> tuple[Any, ...]:
+    """Sort by arrival, a verdict that the file was missing before the one that took its place."""
+    work = kept.verdict
+    return kept.came, work.step, work.node, work.index, work.validator, work.reason != "data_missing"
 
 
 async def documents_of(store: ContentStore, model: type[Document], check: Callable[[Document], None]) -> list[Document]:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pydantic import Field
-from sqlalchemy import Connection, Table, delete, select
+from sqlalchemy import Connection, delete, select, update
 
 from muster.clients.storage import DocumentStore
-from muster.protocol.messages import Message, StepReport
+from muster.protocol.messages import CheckedRow, Message, StepReport
 from muster.runtime import telemetry
 from orchestrator import problems, tallies
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.events import record_event
 from orchestrator.page import series
-from orchestrator.queries import Queries
-from orchestrator.statements import insert_new, insert_once, upsert
-from orchestrator.tables import MAX_METRIC, hidden_spent, hidden_steps, spent, steps
+from orchestrator.queries import Queries, same_work
+from orchestrator.statements import insert_once, upsert
+from orchestrator.tables import MAX_METRIC, spent, steps, verdicts
 
 MAX_FILES: Final = 10_000
 """Most files one report may name."""
@@ -64,41 +64,35 @@ class Reports:
 
     async def record(self, kept: KeptReport) -> None:
         """Record a report, and that its files are used up, in the database."""
-        await self._database.write(partial(self._hide if self._queries.hides else self._write, kept=kept))
+        await self._database.write(partial(self._write, kept=kept))
         STEP.set(kept.report.step)
 
-    def show(self, connection: Connection, rows: Sequence[Any]) -> None:
-        """Record reports that were hidden (`orchestrator.hidden`) for everybody."""
-        connection.execute(delete(hidden_spent).where(hidden_spent.c.step.in_([row.step for row in rows])))
-        for row in rows:
-            report = StepReport.model_validate_json(row.document)
-            self._write(connection, KeptReport(report=report, received=row.received))
-
-    def _hide(self, connection: Connection, kept: KeptReport) -> None:
-        """Keep a report for the trainer, and show of it only what depends on no verdict."""
-        report = _with_earlier(kept.report, connection, hidden_steps)
-        upsert(connection, hidden_steps, _row_of(report, kept.received))
-        connection.execute(delete(hidden_spent).where(hidden_spent.c.step == report.step))
-        rows = [{"file_hash": name, "step": report.step, "used": used} for name, used in _files_of(report).items()]
-        insert_new(connection, hidden_spent, rows)
-        bare = StepReport(run=report.run, step=report.step, metrics={}, finished=report.finished)
-        shown = _report_in(connection, steps, report.step)
-        if shown is None or (report.finished and not (shown.finished or shown.batch or shown.metrics)):
-            upsert(connection, steps, _row_of(bare, kept.received))
-            self._note_finished(connection, bare)
+    async def of_step(self, step: int) -> StepReport | None:
+        """Return the last report of a step."""
+        query = select(steps.c.document).where(steps.c.step == step)
+        document = await self._database.read(lambda connection: connection.execute(query).scalar())
+        return StepReport.model_validate_json(document) if document else None
 
     def _write(self, connection: Connection, kept: KeptReport) -> None:
-        report = _with_earlier(kept.report, connection, steps)
-        upsert(connection, steps, _row_of(report, kept.received))
+        report = _with_earlier(kept.report, connection)
+        row = {"step": report.step, "document": report.model_dump_json(), "received": kept.received}
+        upsert(connection, steps, row)
         self._use_up(connection, report.step, _files_of(report))
+        self._refute(connection, report.refuted)
         self._warn_of(series.record(connection, report.step, report.metrics))
         shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
         record_event(connection, "step", shown, f"step:{report.step}:{kept.received}")
-        self._note_finished(connection, report)
-
-    def _note_finished(self, connection: Connection, report: StepReport) -> None:
         if report.finished:
             record_event(connection, "finished", {"step": report.step}, f"finished:{report.step}")
+
+    def _refute(self, connection: Connection, refuted: Sequence[CheckedRow]) -> None:
+        """Let rejections whose rows the trainer found true take no place, and hold nothing back."""
+        for one in refuted:
+            rejected = update(verdicts).where(
+                verdicts.c.validator == one.validator, same_work(verdicts, one), verdicts.c.accepted.is_(False)
+            )
+            if connection.execute(rejected.values(refuted=True)).rowcount:
+                self._queries.update_status(connection, one.node, one.index)
 
     def _warn_of(self, left_out: list[str]) -> None:
         """Warn once of metrics that charts will not show."""
@@ -125,23 +119,15 @@ class Reports:
         tallies.add(connection, self._queries.keys_now.trainer, "updates", trained)
 
 
-def _row_of(report: StepReport, received: float) -> dict[str, Any]:
-    return {"step": report.step, "document": report.model_dump_json(), "received": received}
-
-
 def _files_of(report: StepReport) -> dict[str, bool]:
     """Return whether a report has used each file that it names."""
     return dict.fromkeys(report.dropped, False) | dict.fromkeys(report.batch, True)
 
 
-def _report_in(connection: Connection, table: Table, step: int) -> StepReport | None:
-    document = connection.execute(select(table.c.document).where(table.c.step == step)).scalar()
-    return StepReport.model_validate_json(document) if document else None
-
-
-def _with_earlier(report: StepReport, connection: Connection, table: Table) -> StepReport:
+def _with_earlier(report: StepReport, connection: Connection) -> StepReport:
     """Add to a report the metrics, stages and refused files of an earlier one of the same step and batch."""
-    earlier = _report_in(connection, table, report.step)
+    document = connection.execute(select(steps.c.document).where(steps.c.step == report.step)).scalar()
+    earlier = StepReport.model_validate_json(document) if document else None
     if earlier is None or earlier.batch != report.batch:
         return report
     both = {

@@ -5,33 +5,34 @@ and no case about its work is open:
 
 1. The day is closed: nothing is taken about its work any more, so what is left of it stays as it is.
 2. Its summary (`orchestrator.summaries`) is written to storage.
-3. The database lets the summary's outcomes count, then deletes the rows of verdicts, grades and uploads, a few at a
+3. The database lets the summary's outcomes count, then deletes the rows of verdicts, calls and uploads, a few at a
    time, and notes which files they leave behind.
 4. These files are deleted, each only once no row names it.
 
 A process that ends anywhere in between leaves the next one a day to resume. Evidence goes by the hour at which it was
-posted. Where days do not go (`orchestrator.retention`), this does all the same, after a day: a file that no commitment
-names, and evidence that no verdict or case does. The process with the lease does all this.
+posted, and so do grades of private tests; lists of looks, but the latest, go by theirs. Where days do not go
+(`orchestrator.retention`), this does all the same, after a day: a file that no commitment names, and evidence that no
+verdict or case does. The process with the lease does all this.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, delete, func, select, true, tuple_, update
+from sqlalchemy import Connection, and_, delete, func, select, tuple_, update
 
 from muster.clients.storage import ContentStore, documents_in
 from muster.constants import HOUR_SECONDS, UNNAMED_SECONDS
 from muster.errors import TRANSIENT, CheckError, StorageError
 from muster.protocol.eip712 import Domain, TypedSigner
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import ShownGrades, Upload, Verdict
+from muster.protocol.messages import Upload
 from muster.protocol.windows import needed_until
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
@@ -55,16 +56,14 @@ from orchestrator.summaries import (
 )
 from orchestrator.tables import (
     OPEN,
+    calls,
     cases,
     commitments,
+    documents,
     evidence,
     file_tokens,
-    grades,
-    hidden_grades,
-    hidden_verdicts,
     hour_tallies,
     leaving,
-    masters,
     outcomes,
     summaries,
     uploads,
@@ -72,6 +71,7 @@ from orchestrator.tables import (
 )
 from orchestrator.tallies import DAY_HOURS
 from orchestrator.uploads import IS_COMMITTED
+from orchestrator.verdicts import KeptVerdict
 
 POLL_SECONDS: Final = 30.0
 ENDINGS_AT_ONCE: Final = 32
@@ -143,10 +143,10 @@ class Retention:
 
     # Which day
 
-    def _is_over(self, hour: int, master_shown: int = 0) -> bool:
+    def _is_over(self, hour: int) -> bool:
         terms = self._queries.terms
         phases = terms.commit_phase + terms.reveal_phase
-        return needed_until(hour, phases, self._unbonding, master_shown) < self._queries.chain.now
+        return needed_until(hour, phases, self._unbonding) < self._queries.chain.now
 
     def _next_day(self, connection: Connection) -> int | None:
         """Return a day to go on with, or the first that is due; None where none is."""
@@ -165,20 +165,11 @@ class Retention:
             day += 1
 
     def _is_needed(self, connection: Connection, day: int) -> bool:
-        """Return whether a case about a day's work is open, verdicts are hidden, or it may still be graded again."""
+        """Return whether a case about a day's work is open."""
+        about = and_(cases.c.node == commitments.c.node, cases.c.index == commitments.c.index)
         hours = commitments.c.hour.between(day * DAY_HOURS, last_hour(day))
-        for table, condition in ((cases, OPEN), (hidden_verdicts, true()), (hidden_grades, true())):
-            about = and_(table.c.node == commitments.c.node, table.c.index == commitments.c.index)
-            found = select(table.c.id).join(commitments, about).where(condition, hours).limit(1)
-            if connection.execute(found).scalar() is not None:
-                return True
-        terms = self._queries.terms
-        shown = [one.epoch for one in connection.execute(select(masters)) if self._is_over(last_hour(day), one.time)]
-        epochs = max(shown, default=0)
-        if epochs >= terms.grade_epochs:
-            return False
-        later = select(commitments.c.node).where(commitments.c.step >= epochs * terms.grade_epoch_steps, hours)
-        return connection.execute(later.limit(1)).scalar() is not None
+        found = select(cases.c.id).join(commitments, about).where(OPEN, hours).limit(1)
+        return connection.execute(found).scalar() is not None
 
     # A day
 
@@ -243,23 +234,21 @@ class Retention:
 
     def _forget(self, connection: Connection, day: int, node: str, first: int, last: int) -> None:
         """Delete what members sent about some commitments of a node, and note its files."""
-        left = list[tuple[str, str]]()
-        for table in (verdicts, grades):
-            stored = select(table.c.stored).where(*within(table, node, first, last)).distinct()
-            left += [(table.name, name) for name in connection.execute(stored).scalars() if name]
+        stored = select(verdicts.c.stored).where(*within(verdicts, node, first, last)).distinct()
+        left = [("verdicts", name) for name in connection.execute(stored).scalars() if name]
         own = within(uploads, node, first, last)
         for row in connection.execute(select(*uploads.c["file_hash", "document"]).where(*own)).all():
             left += [("files", row.file_hash), ("uploads", content_hash(row.document.encode()))]
         hashes = select(uploads.c.file_hash).where(*own)
         connection.execute(delete(file_tokens).where(file_tokens.c.node == node, file_tokens.c.file_hash.in_(hashes)))
-        for table in (verdicts, grades, uploads):
+        for table in (verdicts, calls, uploads):
             connection.execute(delete(table).where(*within(table, node, first, last)))
         leave(connection, left, day)
 
     # What belongs to no commitment
 
     def _let_others_go(self, connection: Connection) -> None:
-        """Note evidence that nothing names, or whose deadlines are over."""
+        """Note evidence that nothing names, or whose deadlines are over, and what the trainer showed so long ago."""
         now = self._queries.chain.now
         connection.execute(delete(leaving).where(leaving.c.since < now - SAID_SECONDS))
         named = evidence.c.hash.in_(select(cases.c.evidence))
@@ -278,6 +267,13 @@ class Retention:
                     delete(evidence).where(evidence.c.validator == row.validator, evidence.c.hash == row.hash)
                 )
                 leave(connection, [("evidence", row.hash)], row.hour // DAY_HOURS)
+        latest = select(func.max(documents.c.key)).where(documents.c.kind == "looks").scalar_subquery()
+        aged = select(documents).where(documents.c.kind.in_(AGING), documents.c.key != func.coalesce(latest, ""))
+        for row in connection.execute(aged.order_by(documents.c.hour).limit(FILES_AT_ONCE)).all():
+            if self._is_over(row.hour):
+                here = documents.c.kind == row.kind, documents.c.key == row.key
+                connection.execute(delete(documents).where(*here))
+                leave(connection, [(row.kind, row.stored)], row.hour // DAY_HOURS)
 
     def unnamed(self, connection: Connection) -> list[Any]:
         """Return some uploads that have had no commitment for a day, by the chain's clock and this machine's."""
@@ -296,7 +292,7 @@ class Retention:
         """Delete some files that no row names; return whether there were any to look at."""
         waiting = select(*leaving.c["kind", "name"]).where(leaving.c.since.is_(None))
         if not self._days:
-            waiting = waiting.where(leaving.c.kind.not_in(DOCUMENTS))
+            waiting = waiting.where(leaving.c.kind != SHARED)
         waiting = waiting.order_by(leaving.c.kind).limit(FILES_AT_ONCE + len(self._shared))
         found = await self._database.read(lambda connection: connection.execute(waiting).all())
         some = [(row.kind, row.name) for row in found if (row.kind, row.name) not in self._shared]
@@ -316,9 +312,9 @@ class Retention:
 
     async def _is_shared(self, kind: str, name: str) -> bool:
         """Return whether a file is needed by what has not gone."""
-        if kind in DOCUMENTS:
+        if kind == SHARED:
             return await self._holds_others(kind, name)
-        column = {"files": uploads.c.file_hash, "evidence": evidence.c.hash}.get(kind)
+        column = {"files": uploads.c.file_hash, "evidence": evidence.c.hash, "grades": documents.c.key}.get(kind)
         if column is None:
             return False
         names = select(column).where(column == name).limit(1)
@@ -330,7 +326,7 @@ class Retention:
         if not await store.exists(name):
             return False
         try:
-            works = [DOCUMENTS[kind](text) for text in await documents_in(store, name)]
+            works = [KeptVerdict.model_validate_json(text).verdict for text in await documents_in(store, name)]
         except (CheckError, ValueError) as error:
             log.warning("left alone", kind=kind, name=name, reason=str(error).splitlines()[0])
             return True
@@ -350,12 +346,11 @@ def forget_uploads(connection: Connection, rows: Sequence[Any]) -> None:
             leave(connection, [("files", row.file_hash), ("uploads", content_hash(row.document.encode()))], 0)
 
 
-DOCUMENTS: Final[Mapping[str, Any]] = {
-    "verdicts": Verdict.model_validate_json,
-    "grades": lambda text: ShownGrades.model_validate_json(text).statement,
-}
-"""Kinds of files that several documents share, each with what reads one and returns which work it is about."""
-KINDS: Final = ("files", "uploads", "evidence", *DOCUMENTS)
+SHARED: Final = "verdicts"
+"""The kind of files that several documents share."""
+AGING: Final = ("grades", "looks")
+"""Kinds of what the trainer shows that go by the hour."""
+KINDS: Final = ("files", "uploads", "evidence", SHARED, *AGING)
 """Kinds of files that go."""
 _UNSWEPT: Final = select(outcomes.c.day).where(outcomes.c.swept.is_(False)).limit(1)
 

@@ -63,9 +63,9 @@ async def _anyone(request: Request, service: Annotated[OrchestratorService, Depe
 
 
 async def _reader(request: Request, service: Annotated[OrchestratorService, Depends(_service)]) -> Caller | None:
-    """Return who signed a read, where some may read what is hidden from others."""
+    """Return who signed a read of what others may not read yet."""
     try:
-        return service.gate.identify(request) if service.queries.hides else None
+        return service.gate.identify(request)
     except RefusedError:
         return None
 
@@ -87,9 +87,13 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
 
 
-def takes(model: type[BaseModel], *others: int) -> dict[str, Any]:
-    """Return the options of a route that takes a signed message, new or known. `others`: statuses beside SIGNED."""
-    return {"status_code": 201, "responses": KNOWN | SIGNED | documented(*others), "openapi_extra": json_body(model)}
+TAKEN: Final[dict[str, Any]] = {"status_code": 201, "responses": KNOWN | SIGNED}
+"""Options of a route that takes something signed, new or known."""
+
+
+def takes(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the options of a route that takes a signed message, new or known."""
+    return {**TAKEN, "openapi_extra": json_body(model)}
 
 
 async def read_signed(request: Request, caller: Caller, *, limit: int, seconds: float) -> bytes:

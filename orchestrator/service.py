@@ -20,15 +20,13 @@ from muster.runtime import telemetry
 from muster.settings.schema import Settings
 from orchestrator.attribution import Attribution
 from orchestrator.auth import Gate
+from orchestrator.calls import Calls
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
 from orchestrator.demand_board import DemandBoard
 from orchestrator.environments import Environments
-from orchestrator.grades import Grades
-from orchestrator.hidden import Release
 from orchestrator.kept import KeptAnswers
 from orchestrator.lease import leading, only_process, own_spool
-from orchestrator.masters import MasterDesk, load_masters
 from orchestrator.page.announcements import Announcements
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.parts import PageParts, page_running
@@ -39,9 +37,8 @@ from orchestrator.reports import Reports
 from orchestrator.retention import Retention
 from orchestrator.run_facts import ChainState
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
+from orchestrator.shown import Shown
 from orchestrator.start_mark import StartMark
-from orchestrator.tables import hidden_grades, hidden_steps, hidden_verdicts
-from orchestrator.traps import TrapDesk
 from orchestrator.upload_slots import UploadSlots
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
@@ -74,9 +71,8 @@ class OrchestratorService:
     gate: Gate
     uploads: Uploads
     verdicts: Verdicts
-    grades: Grades
-    masters: MasterDesk
-    traps: TrapDesk
+    calls: Calls
+    shown: Shown
     reports: Reports
     retention: Retention
     relay_directory: RelayDirectory
@@ -156,22 +152,10 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         queries.chain = ChainState(now=head.timestamp)
         uploads = Uploads(where, signer, queries, database, ours)
         uploads.spool = stack.enter_context(own_spool(uploads.spool))
-        grades = Grades(where, queries, database, storage_url=storage_url)
+        shown = Shown(where, queries, database, storage_url=storage_url)
         reports = Reports(queries, database, storage_url=storage_url)
         owner = (await chain.call(runs.run_info(settings.run))).owner
         environments = Environments(where, settings.run, owner, database, ours)
-        masters = await asyncio.to_thread(load_masters, ours.masters, terms.grade_series, ours.run_folder)
-        of_traps = await asyncio.to_thread(load_masters, ours.trap_masters, terms.trap_series, ours.run_folder)
-        traps = TrapDesk(
-            where,
-            signer,
-            queries,
-            database,
-            of_traps,
-            uploads.receipt_second,
-            storage_url=storage_url,
-            no_tickets=ours.no_tickets,
-        )
         relays = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url)
         announcements = Announcements(where, owner, queries, database, relays, storage_url=storage_url)
         # 4. The run's own files, and whose tasks they are.
@@ -181,7 +165,10 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         await database.write(attribution.complete)
         # 5. State that the database may lack; then follow the chain.
         follower = Follower(chain, database, queries, settings.chain, attribution)
-        verdicts = Verdicts(where, queries, follower, database, storage_url=storage_url, key_bytes=ours.key_bytes)
+        calls = Calls(queries, follower, database)
+        verdicts = Verdicts(
+            where, queries, follower, database, calls, storage_url=storage_url, key_bytes=ours.key_bytes
+        )
         unbonding = await chain.call(registry.unbonding())
         days = ours.retention == "deadlines"
         retention = Retention(
@@ -196,8 +183,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             runs=addresses.runs,
             uploads=uploads,
             verdicts=verdicts,
-            grades=grades,
-            traps=traps,
+            shown=shown,
             reports=reports,
             environments=environments,
             announcements=announcements,
@@ -207,9 +193,6 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         mark = StartMark(database, storage_url, about)
         await stack.enter_async_context(leading(database, mark, fill))
         await stack.enter_async_context(follower.following())
-        if queries.hides:
-            shows = {hidden_verdicts: verdicts.show, hidden_grades: grades.show, hidden_steps: reports.show}
-            await stack.enter_async_context(Release(follower, database, shows).releasing())
         if days:
             log.info("detail of work is deleted once its deadlines are over", setting="orchestrator.retention")
         await stack.enter_async_context(retention.sweeping())
@@ -237,9 +220,8 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             gate=Gate(where, ours.url, ours.hosts, database=database, queries=queries, follower=follower),
             uploads=uploads,
             verdicts=verdicts,
-            grades=grades,
-            masters=MasterDesk(where, queries, database, masters),
-            traps=traps,
+            calls=calls,
+            shown=shown,
             reports=reports,
             retention=retention,
             relay_directory=relays,

@@ -1,4 +1,4 @@
-"""What is left of a day whose rollouts, verdicts and grades are gone: how each commitment ended, and what was counted.
+"""What is left of a day whose rollouts and verdicts are gone: how each commitment ended, and what was counted.
 
 A summary is one file, signed by the storage key. The chain and the summaries give a rebuild the same statuses and
 counts as the files did. `orchestrator.retention` says when a day's detail goes.

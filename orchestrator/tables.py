@@ -25,12 +25,11 @@ from sqlalchemy import (
     literal_column,
 )
 from sqlalchemy.schema import SchemaItem
-from sqlalchemy.sql.elements import quoted_name
 
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "18"
+VERSION: Final = "19"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -48,14 +47,6 @@ _IN_ORDER: Final = {"sqlite_with_rowid": False}
 
 def _table(name: str, *parts: SchemaItem, **options: Any) -> Table:
     return Table(name, metadata, *parts, **options)
-
-
-def _hidden(table: Table) -> Table:
-    """Return a table for rows of another one that are not public yet (`hidden.py`)."""
-    copy = table.to_metadata(metadata, name=f"hidden_{table.name}")
-    for index in copy.indexes:
-        index.name = quoted_name(f"hidden_{index.name}", quote=None)
-    return copy
 
 
 def _counts(name: str, *parts: SchemaItem) -> Table:
@@ -236,27 +227,6 @@ proofs: Final = _table(
 )
 """Commitments that the contract itself found false."""
 
-court_tallies: Final = _counts(
-    "court_tallies",
-    Column("address", _ADDRESS, primary_key=True),
-    Column("kind", String(10), primary_key=True),
-)
-"""What each validator did: cases opened, by outcome; `proofs`, `votes` revealed, `absences`, `seals`. Some may be 0."""
-
-masters: Final = _table(
-    "masters",
-    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
-    Column("time", BigInteger, nullable=False),
-)
-"""When the masters of private tests were shown: the chain's seconds."""
-
-trap_masters: Final = _table(
-    "trap_masters",
-    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
-    Column("time", BigInteger, nullable=False),
-)
-"""The same of traps."""
-
 payments: Final = _table(
     "payments",
     Column("block", BigInteger, primary_key=True),
@@ -309,21 +279,6 @@ uploads: Final = _table(
 )
 """One file per (node, index, root), the first. `document` is a messages.Upload."""
 
-tickets: Final = _table(
-    "tickets",
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("node", _ADDRESS, nullable=False),
-    Column("index", BigInteger, nullable=False),
-    Column("root", _HASH, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("document", Text, nullable=False),
-    Column("received", Float, nullable=False),
-    UniqueConstraint("node", "index", "root"),
-    Index("tickets_by_epoch", "epoch", "id"),
-)
-"""Tickets of traps, one per (node, index, root), the first. Nothing that is public before an epoch's master is shown
-may depend on one. `document` is a planted.KeptTicket."""
-
 verdicts: Final = _table(
     "verdicts",
     Column("id", Integer, primary_key=True, autoincrement=True),
@@ -336,29 +291,46 @@ verdicts: Final = _table(
     Column("document", Text, nullable=False),
     Column("received", Float, nullable=False),
     Column("stored", _HASH),
+    Column("size", Integer, nullable=False, default=0),
+    Column("came", BigInteger, nullable=False),
+    Column("drawn_by", _HASH),
+    Column("refuted", Boolean, nullable=False, default=False),
     UniqueConstraint("validator", "node", "index", "root"),
     Index("verdicts_by_validator", "validator", literal_column("id DESC")),
+    Index("verdicts_by_arrival", "validator", "came"),
     Index("verdicts_by_commitment", "node", "index", "root"),
     Index("verdicts_by_node", "node", "accepted", literal_column("id DESC")),
 )
-"""One judgement per validator and commitment. `stored`: the file in storage that it is in."""
+"""One judgement per validator and commitment. `stored`: the file in storage that it is in, and `size` its bytes there.
+`came`: the chain's second of its arrival. `drawn_by`: the hash of the block by which its rows were drawn, null where
+none were. `refuted`: the trainer found the rows true that it rejects."""
 
-grades: Final = _table(
-    "grades",
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("validator", _ADDRESS, nullable=False),
-    Column("node", _ADDRESS, nullable=False),
-    Column("index", BigInteger, nullable=False),
-    Column("root", _HASH, nullable=False),
-    Column("grades", _HASH, nullable=False),
-    Column("document", Text, nullable=False),
-    Column("received", Float, nullable=False),
-    Column("stored", _HASH),
-    UniqueConstraint("validator", "node", "index", "root"),
-    Index("grades_by_commitment", "node", "index", "root"),
+calls: Final = _table(
+    "calls",
+    Column("node", _ADDRESS, primary_key=True),
+    Column("index", BigInteger, primary_key=True),
+    Column("block", BigInteger, nullable=False),
+    Column("hash", _HASH, nullable=False),
+    Column("order", Text, nullable=False),
+    Column("opens", BigInteger, nullable=False),
+    Column("lapsed", Text),
+    Index("calls_by_block", "block"),
+    Index("calls_by_lapsed", "lapsed", "opens"),
 )
-"""What validators showed of private tests, each what its verdict had committed to. `document` is a ShownGrades;
-`stored` as of a verdict."""
+"""Who is called to look at a commitment (`calls.py`): a JSON list of validators, as the drawing block with this number
+and hash has it. `lapsed`: a JSON list of those that let a place lapse, each with the second; null until it is final."""
+
+documents: Final = _table(
+    "documents",
+    Column("kind", String(10), primary_key=True),
+    Column("key", String(66), primary_key=True),
+    Column("stored", _HASH, nullable=False),
+    Column("hour", Integer, nullable=False),
+    Column("sums", Text, nullable=False, default=""),
+    Index("documents_by_hour", "hour"),
+)
+"""What the trainer shows (`shown.py`): by kind, and by hour, epoch or hash. `stored`: the file in storage. `hour`: the
+chain's at its arrival, of a list of looks the list's. `sums`: of a list of looks, JSON of what it adds up to."""
 
 steps: Final = _table(
     "steps",
@@ -433,8 +405,8 @@ evidence: Final = _table(
     Column("hour", Integer, nullable=False, default=0),
     Index("evidence_by_hour", "hour"),
 )
-"""Evidence that validators posted. Until `expiry`, which is 0 once a public verdict names it and negative once a hidden
-one does, it counts as unnamed. `hour`: the chain's, at which the sweep of `retention.py` saw it first; 0 before."""
+"""Evidence that validators posted. Until `expiry`, which is 0 once a verdict names it, it counts as unnamed. `hour`:
+the chain's, at which the sweep of `retention.py` saw it first; 0 before."""
 
 # What is left of days whose detail goes (`retention.py`)
 
@@ -515,9 +487,15 @@ counts: Final = _counts(
     Column("address", _ADDRESS, primary_key=True),
     Column("kind", String(10), primary_key=True),
 )
-"""How much there is of what, kept since counting takes too long: `accepts` and `rejections` that a validator gave, its
+"""How much there is of what, kept since counting takes too long: `accepts` and `rejections` that a validator gave, the
 `files` of a worker that went into a batch (`used`), those that were `counted` and their `tokens`, the `updates` of a
-trainer."""
+trainer. From the chain, by IN_COURT, what a validator did there: cases opened, by outcome; `proofs`, `votes` revealed,
+`absences`, `seals`. Some of these may be 0."""
+
+IN_COURT: Final = counts.c.kind.in_(
+    ["open", "guilty", "not_guilty", "no_quorum", "moot", "dismissed", "cured", "proofs", "votes", "absences", "seals"]
+)
+"""Of counts: those from the chain."""
 
 environments: Final = _table(
     "environments",
@@ -554,10 +532,3 @@ nonces: Final = _table(
     Index("nonces_by_expiry", "expiry"),
 )
 """Requests seen and not expired; a replay finds its nonce here, after a restart too."""
-
-# In a run with traps: what is not public yet, as the tables of these names have it later
-
-hidden_verdicts: Final = _hidden(verdicts)
-hidden_grades: Final = _hidden(grades)
-hidden_steps: Final = _hidden(steps)
-hidden_spent: Final = _hidden(spent)

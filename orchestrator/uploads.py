@@ -24,7 +24,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, exists, func, select
+from sqlalchemy import Connection, bindparam, exists, func, select, update
 from starlette.requests import Request
 
 from muster.clients.storage import ContentStore
@@ -42,7 +42,7 @@ from orchestrator.database import Database
 from orchestrator.queries import Queries, next_index_of, upload_of
 from orchestrator.statements import insert_once, row_of
 from orchestrator.summaries import gone_work
-from orchestrator.tables import commitments, evidence, uploads
+from orchestrator.tables import calls, commitments, evidence, uploads
 from orchestrator.upload_slots import FILE_SECONDS, UploadSlots
 
 AHEAD: Final = 8
@@ -199,6 +199,9 @@ class Uploads:
                 return False
             tallies.add(connection, row["node"], "files", int(tallies.is_used(connection, row["file_hash"])))
             tallies.mark_spent(connection, row["node"], row["index"])
+            came = {"of_node": row["node"], "of_index": row["index"], "of_root": row["root"]}
+            if connection.execute(_OPEN_LATER, came | {"at": upload.receipt.stored_at}).rowcount:
+                self._queries.update_status(connection, row["node"], row["index"])
             return True
 
         return await self._database.write(write)
@@ -209,6 +212,16 @@ _ROOTS: Final = select(func.count()).where(uploads.c.node == bindparam("node"), 
 
 IS_COMMITTED: Final = exists().where(*(commitments.c[name] == uploads.c[name] for name in ("node", "index", "root")))
 """Of uploads."""
+_COMMITTED: Final = exists().where(
+    *(commitments.c[name] == bindparam(f"of_{name}") for name in ("node", "index", "root"))
+)
+_OPEN_LATER: Final = (
+    update(calls)
+    .where(calls.c.node == bindparam("of_node"), calls.c.index == bindparam("of_index"), _COMMITTED)
+    .where(calls.c.opens < bindparam("at"))
+    .values(opens=bindparam("at"))
+)
+"""The places of a commitment open when its file comes."""
 _BEFORE: Final = (
     select(func.coalesce(func.max(commitments.c.index), -1))
     .where(commitments.c.node == bindparam("node"), commitments.c.hour < bindparam("hour"))

@@ -1,4 +1,4 @@
-"""Decide which verdicts count: signed by an active validator of the run, about a commitment and file that exist.
+"""Decide which verdicts are taken: signed by an active validator of the run, about a commitment and file that exist.
 
 Which rows were re-run follows from the chain: the validator shows the link that drew them when it seals the hour
 (`muster.protocol.draws`).
@@ -15,17 +15,18 @@ from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Connection, Table, bindparam, delete, func, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, update
 
 from muster.clients.storage import ContentStore, DocumentStore
 from muster.constants import MAX_EVIDENCE_BYTES, UNNAMED_SECONDS
 from muster.errors import CheckError, MismatchError, StorageError
 from muster.protocol.eip712 import Domain
-from muster.protocol.messages import Address, Verdict
+from muster.protocol.messages import Address, Hash, Message, Verdict
 from muster.protocol.receipts import check_verdict
 from muster.runtime import telemetry
 from orchestrator import problems, tallies
 from orchestrator.auth import Caller
+from orchestrator.calls import Calls
 from orchestrator.chain_follower import Follower
 from orchestrator.commitment_status import CommitmentStatus
 from orchestrator.database import Database
@@ -33,7 +34,7 @@ from orchestrator.events import record_event
 from orchestrator.queries import NAMED, Queries, named, same_work
 from orchestrator.statements import add_all, insert_each, insert_once, row_of
 from orchestrator.summaries import gone_work, leave
-from orchestrator.tables import cases, counts, evidence, hidden_verdicts, uploads, verdicts
+from orchestrator.tables import calls, cases, counts, evidence, uploads, verdicts
 from orchestrator.uploads import full
 
 MAX_UNNAMED: Final = 256
@@ -42,6 +43,32 @@ request."""
 
 VERDICTS: Final = telemetry.counter("verdicts", "Verdicts received", ("outcome",))
 log = telemetry.logger("orchestrator")
+
+
+class KeptCall(Message):
+    """Who was called to look at a commitment, as a row of the table `calls` says."""
+
+    block: int
+    hash: Hash
+    order: str
+    opens: int
+
+
+class KeptVerdict(Message):
+    """A verdict as storage keeps it: a rebuild finds when it came, and who was called."""
+
+    verdict: Verdict
+    came: int
+    call: KeptCall | None
+
+
+@dataclass(frozen=True)
+class Given:
+    """A verdict that is recorded. `stored`: the file in storage that it is in."""
+
+    kept: KeptVerdict
+    received: float
+    stored: str
 
 
 class Verdicts:
@@ -53,6 +80,7 @@ class Verdicts:
         queries: Queries,
         follower: Follower,
         database: Database,
+        calls: Calls,
         *,
         storage_url: str,
         key_bytes: float = math.inf,
@@ -63,9 +91,9 @@ class Verdicts:
         self._queries = queries
         self._follower = follower
         self._database = database
+        self._calls = calls
         self._known = database.together(what_is_known, writes=False)
-        hides = queries.hides
-        self._write = database.together(self._hide_all if hides else self.write_all, news=not hides)
+        self._write = database.together(self.write_all)
         self.evidence = ContentStore(storage_url, "evidence")
         self.copies = DocumentStore(storage_url, "verdicts")
 
@@ -103,69 +131,53 @@ class Verdicts:
 
         # 2. What is known of its subject. The commitment may have been mined a moment ago.
         known = await self._known(verdict)
-        if known.committed is None:
-            await self._follower.next_poll()
-            known = await self._known(verdict)
         if known.earlier == verdict:
             if verdict.evidence is not None:  # it may have been posted again
-                await self._database.write(
-                    lambda connection: mark_named(connection, verdict, hidden=self._queries.hides), news=False
-                )
+                await self._database.write(lambda connection: mark_named(connection, verdict), news=False)
             return False
+        if known.call is None and (known.committed is None or known.committed.day is None):
+            await self._calls.ensure(verdict.node, verdict.index)
+            known = await self._known(verdict)
 
         # 3. The rules and the evidence.
-        graded = self._queries.terms.has_private_tests
-        refusal = refuse_verdict(verdict, known, graded=graded)
+        refusal = refuse_verdict(verdict, known)
         if refusal is not None:
             raise refusal
         if verdict.evidence is not None and not await self.evidence.exists(verdict.evidence):
             raise problems.not_found(f"no evidence {verdict.evidence} is kept here", "post the evidence first")
 
         # 4. Storage, then the database: a verdict that is acknowledged is kept in both.
-        stored = await self.copies.add(verdict.model_dump_json().encode())
-        if await self.record(verdict, time.time(), stored):
+        kept = KeptVerdict(verdict=verdict, came=self._queries.chain.now, call=known.call)
+        stored = await self.copies.add(kept.model_dump_json().encode())
+        if await self.record(kept, time.time(), stored):
             return True
         known = await self._known(verdict)
         if known.earlier == verdict:  # the same request, twice at the same time
             return False
-        raise refuse_verdict(verdict, known, graded=graded) or problems.conflict("another verdict was faster")
+        raise refuse_verdict(verdict, known) or problems.conflict("another verdict was faster")
 
-    async def record(self, verdict: Verdict, received: float, stored: str = "") -> bool:
+    async def record(self, kept: KeptVerdict, received: float, stored: str = "") -> bool:
         """Record a verdict and its effect. Return False when its validator has given one on the commitment before.
 
         `stored`: the file in storage that it is in.
         """
-        new, found = await self._write((verdict, received, stored))
+        new, found = await self._write(Given(kept, received, stored))
         if not new:
             return False
+        verdict = kept.verdict
         log.info(
             "verdict", node=verdict.node, index=verdict.index, accepted=verdict.accepted, status=found and found.state
         )
         return True
 
-    def show(self, connection: Connection, rows: Sequence[Any]) -> None:
-        """Record verdicts that were hidden (`orchestrator.hidden`) for everybody."""
-        given = [(Verdict.model_validate_json(row.document), row.received, row.stored) for row in rows]
-        self.write_all(connection, given)
-
-    def _hide_all(
-        self, connection: Connection, given: Sequence[tuple[Verdict, float, str]]
-    ) -> list[tuple[bool, CommitmentStatus | None]]:
-        """Keep verdicts without any effect but for the trainer; return as `write_all`."""
-        kept, _ = _keep(connection, hidden_verdicts, given)
-        for verdict, *_ in given:
-            mark_named(connection, verdict, hidden=True)
-        return [(number is not None, None) for number in kept]
-
-    def write_all(
-        self, connection: Connection, given: Sequence[tuple[Verdict, float, str]]
-    ) -> list[tuple[bool, CommitmentStatus | None]]:
+    def write_all(self, connection: Connection, given: Sequence[Given]) -> list[tuple[bool, CommitmentStatus | None]]:
         """Record verdicts; return of each whether it is new, and what became of its commitment."""
-        # 1. The verdicts.
-        kept, counted = _keep(connection, verdicts, given)
+        # 1. The verdicts, and the calls that came with them from storage.
+        _keep_calls(connection, [one.kept for one in given])
+        kept, counted = _keep(connection, given)
 
         # 2. What follows from the new ones.
-        new = [(number, verdict) for number, (verdict, *_) in zip(kept, given, strict=True) if number is not None]
+        new = [(number, one.kept.verdict) for number, one in zip(kept, given, strict=True) if number is not None]
         for _, verdict in new:
             VERDICTS.labels(verdict.reason or "accepted").inc()
         counted.update((verdict.validator, "accepts" if verdict.accepted else "rejections") for _, verdict in new)
@@ -176,16 +188,16 @@ class Verdicts:
                 _record_rejection(connection, verdict, number)
         works = {(verdict.node, verdict.index) for _, verdict in new}
         states = self._queries.update_statuses(connection, NAMED, **named(works)) if works else {}
-        found = zip(kept, given, strict=True)
-        return [(number is not None, states.get((one.node, one.index))) for number, (one, *_) in found]
+        about = [(one.kept.verdict.node, one.kept.verdict.index) for one in given]
+        return [(number is not None, states.get(work)) for number, work in zip(kept, about, strict=True)]
 
-    async def shows(self, name: str) -> bool:
-        """Return whether a bundle may be read: once a verdict that names it is public, or a case asks jurors to."""
-        if not self._queries.hides:
-            return True
-        named = select(evidence.c.hash).where(evidence.c.hash == name, evidence.c.expiry == 0)
-        asked = select(cases.c.evidence).where(cases.c.evidence == name)
-        return await self._database.read(lambda connection: connection.execute(named.union(asked)).first() is not None)
+    async def shows(self, name: str, reader: Caller | None) -> bool:
+        """Return whether a reader gets a bundle: once a case on chain names it, and before that who posted it."""
+        named = select(cases.c.evidence).where(cases.c.evidence == name)
+        if reader is not None:
+            posted = evidence.c.hash == name, evidence.c.validator == reader.address
+            named = named.union(select(evidence.c.hash).where(*posted))
+        return await self._database.read(lambda connection: connection.execute(named).first() is not None)
 
     async def restore_evidence(self, runs: str) -> None:
         """Record which evidence about this run there is besides, as posted now. `runs`: the Runs contract."""
@@ -222,15 +234,20 @@ class Known:
     committed: tallies.CommitmentState | None
     file_hash: str | None
     """The file uploaded for it."""
+    call: KeptCall | None
 
 
 _KEY: Final = ("validator", "node", "index", "root")
 """Columns of a verdict that no other has all of."""
-_SAME: Final = {table: [table.c[name] == bindparam(name) for name in _KEY] for table in (verdicts, hidden_verdicts)}
+_SAME: Final = [verdicts.c[name] == bindparam(name) for name in _KEY]
 _FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in _KEY[1:]))
-_EARLIER: Final = [select(table.c.document).where(*same).scalar_subquery() for table, same in _SAME.items()]
-_ABOUT: Final = select(func.coalesce(*reversed(_EARLIER)), _FILE.scalar_subquery())
+_EARLIER: Final = select(verdicts.c.document).where(*_SAME)
+_ABOUT: Final = select(_EARLIER.scalar_subquery(), _FILE.scalar_subquery())
+_REMOVE: Final = delete(verdicts).where(*_SAME).returning(*verdicts.c["accepted", "stored"])
 """Made once, as others here: making a statement takes many times as long as running it."""
+_CALL: Final = select(*calls.c["block", "hash", "order", "opens"]).where(
+    calls.c.node == bindparam("node"), calls.c.index == bindparam("index")
+)
 
 
 def what_is_known(connection: Connection, given: Sequence[Verdict]) -> list[Known]:
@@ -239,26 +256,23 @@ def what_is_known(connection: Connection, given: Sequence[Verdict]) -> list[Know
     for verdict in given:
         key = verdict.model_dump(include=set(_KEY))
         earlier, file_hash = connection.execute(_ABOUT, key).one()
+        call = connection.execute(_CALL, {"node": verdict.node, "index": verdict.index}).one_or_none()
         known = Known(
             earlier=Verdict.model_validate_json(earlier) if earlier else None,
             committed=tallies.find_commitment(connection, verdict.node, verdict.index),
             file_hash=file_hash,
+            call=None if call is None else KeptCall.of(call),
         )
         found.append(known)
     return found
 
 
-def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> Exception | None:
-    """Return why a properly signed verdict does not count, or None. Pure. `graded`: the run has private tests."""
+def refuse_verdict(verdict: Verdict, known: Known) -> Exception | None:
+    """Return why a properly signed verdict is not taken, or None. Pure."""
     what = f"commitment {verdict.index} of {verdict.node}"
     if verdict.accepted != (verdict.reason is None):
         return problems.malformed("a rejection has a reason, an acceptance none")
-    if verdict.reason == "wrong_grade":
-        return problems.malformed("a wrong grade is a validator's, and no reason to reject a commitment")
-    if (verdict.grades is not None) != (graded and verdict.accepted):
-        return problems.malformed("an acceptance commits to grades in a run with private tests, and nothing else does")
-    earlier = known.earlier  # one whose file was missing gives its place to one whose file has come since
-    if earlier is not None and (earlier.reason != "data_missing" or verdict.reason == earlier.reason):
+    if known.earlier is not None and not _gives_way(known.earlier, verdict, known.call):
         return problems.conflict(f"{verdict.validator} has given another verdict on {what}")
     if known.committed is not None and known.committed.day is not None:
         return gone_work(what, known.committed.day)
@@ -271,56 +285,71 @@ def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> E
     return None
 
 
-def mark_named(connection: Connection, verdict: Verdict, *, hidden: bool = False) -> None:
-    """Stop counting this verdict's evidence as posted without a verdict. hidden: it is not public yet."""
+def _gives_way(earlier: Verdict, verdict: Verdict, call: KeptCall | None) -> bool:
+    """Return whether a verdict takes the place of an earlier one: its file was missing, or its block is gone. Pure."""
+    is_missing = earlier.reason == "data_missing" and verdict.reason != "data_missing"
+    return is_missing or (call is not None and verdict.drawn_by == call.hash != earlier.drawn_by)
+
+
+def mark_named(connection: Connection, verdict: Verdict) -> None:
+    """Stop counting this verdict's evidence as posted without a verdict."""
     if verdict.evidence is not None:
-        posted = [evidence.c.validator == verdict.validator, evidence.c.hash == verdict.evidence]
-        posted += [evidence.c.expiry > 0] if hidden else []
-        connection.execute(update(evidence).where(*posted).values(expiry=-1 if hidden else 0))
+        posted = evidence.c.validator == verdict.validator, evidence.c.hash == verdict.evidence
+        connection.execute(update(evidence).where(*posted).values(expiry=0))
 
 
-_MISSING: Final = {
-    table: delete(table).where(*same, table.c.reason == "data_missing").returning(table.c.stored)
-    for table, same in _SAME.items()
-}
+def _keep_calls(connection: Connection, given: Sequence[KeptVerdict]) -> None:
+    """Record the calls of verdicts from storage that the database lacks: who let places lapse is not known of them."""
+    for one in given:
+        if one.call is not None:
+            row = {"node": one.verdict.node, "index": one.verdict.index, **one.call.model_dump(), "lapsed": "[]"}
+            insert_once(connection, calls, row)
 
 
-def _keep(
-    connection: Connection, table: Table, given: Sequence[tuple[Verdict, float, str]]
-) -> tuple[list[int | None], Counter[tuple[Any, ...]]]:
-    """Write verdicts to a table, one that is not new perhaps in place of an earlier one.
+def _keep(connection: Connection, given: Sequence[Given]) -> tuple[list[int | None], Counter[tuple[Any, ...]]]:
+    """Write verdicts, one that is not new perhaps in place of an earlier one.
 
     Return the numbers of the new ones, and what those whose place was taken add to what is counted.
     """
     rows = [
-        row_of(table, one, document=one.model_dump_json(), received=received, stored=stored)
-        for one, received, stored in given
+        row_of(
+            verdicts,
+            one.kept.verdict,
+            came=one.kept.came,
+            document=one.kept.verdict.model_dump_json(),
+            received=one.received,
+            stored=one.stored,
+            size=len(one.kept.model_dump_json().encode()),
+        )
+        for one in given
     ]
-    numbers, counted, kept = _insert(connection, table, rows), Counter[tuple[Any, ...]](), list[int | None]()
-    for row in rows:
+    numbers, counted, kept = _insert(connection, rows), Counter[tuple[Any, ...]](), list[int | None]()
+    for row, one in zip(rows, given, strict=True):
         key = tuple(row[name] for name in _KEY)
         number = numbers.pop(key, None)
-        if number is None and _forget_missing(connection, table, row):
-            counted[row["validator"], "rejections"] -= 1
-            number = _insert(connection, table, [row]).get(key)
+        if number is None and (gone := _make_room(connection, row, one.kept)):
+            counted.subtract(gone)
+            number = _insert(connection, [row]).get(key)
         if number is None and row["stored"]:
             leave(connection, [("verdicts", row["stored"])], 0)
         kept.append(number)
     return kept, counted
 
 
-def _forget_missing(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
-    """Delete the validator's earlier verdict on this commitment, if it was that the file is missing."""
-    if row["reason"] == "data_missing":
-        return False
-    files = connection.execute(_MISSING[table], {name: row[name] for name in _KEY}).scalars().all()
-    leave(connection, [("verdicts", name) for name in files if name], 0)
-    return bool(files)
+def _make_room(connection: Connection, row: Mapping[str, Any], kept: KeptVerdict) -> list[tuple[str, str]]:
+    """Delete the validator's earlier verdict on this commitment, if it gives way; return what was counted of it."""
+    key = {name: row[name] for name in _KEY}
+    earlier = connection.execute(_EARLIER, key).scalar()
+    if earlier is None or not _gives_way(Verdict.model_validate_json(earlier), kept.verdict, kept.call):
+        return []
+    gone = connection.execute(_REMOVE, key).one()
+    leave(connection, [("verdicts", gone.stored)] if gone.stored else [], 0)
+    return [(row["validator"], "accepts" if gone.accepted else "rejections")]
 
 
-def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], int]:
+def _insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], int]:
     """Insert verdicts; return the numbers of the new ones."""
-    return {tuple(key): number for number, *key in insert_each(connection, table, rows, "id", *_KEY)}
+    return {tuple(key): number for number, *key in insert_each(connection, verdicts, rows, "id", *_KEY)}
 
 
 def _record_rejection(connection: Connection, verdict: Verdict, number: int) -> None:

@@ -1,11 +1,16 @@
-"""Whose statement a receipt, an upload or a verdict is: each check recovers a signer and compares it."""
+"""Whose statement a receipt, an upload, a verdict or a list is: each check recovers a signer and compares it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from pydantic import ValidationError
+
 from muster.errors import MismatchError
 from muster.protocol.eip712 import Domain, recover_signer
+from muster.protocol.hashes import content_hash
 from muster.protocol.keys import RunKeys
-from muster.protocol.messages import Upload, UploadReceipt, Verdict
+from muster.protocol.messages import LookList, ShownLooks, Upload, UploadReceipt, Verdict
 
 
 def check_receipt(where: Domain, receipt: UploadReceipt, keys: RunKeys) -> None:
@@ -41,3 +46,19 @@ def check_verdict(where: Domain, verdict: Verdict) -> None:
     signer = recover_signer(where, verdict)
     if signer.lower() != verdict.validator.lower():
         raise MismatchError(f"the verdict is signed by {signer}, not by its validator {verdict.validator}")
+
+
+def read_looks(where: Domain, shown: ShownLooks, trainers: Collection[str]) -> LookList:
+    """Return an hour's list of looks. Raises MismatchError unless one of these keys signed it as it is."""
+    signer, statement = recover_signer(where, shown.statement), shown.statement
+    if signer not in trainers:
+        raise MismatchError(f"the list is signed by {signer}, which is not the run's trainer")
+    if content_hash(shown.text.encode()) != statement.text_hash:
+        raise MismatchError("the signature is for another text")
+    try:
+        listed = LookList.model_validate_json(shown.text)
+    except ValidationError as error:
+        raise MismatchError(f"the list does not parse: {error.errors()[0]['msg']}") from error
+    if (listed.run, listed.hour) != (statement.run, statement.hour):
+        raise MismatchError("the signature is for another hour or run")
+    return listed

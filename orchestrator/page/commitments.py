@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from muster.protocol.seals import verdicts_hidden
 from pydantic import Field
 from sqlalchemy import Connection, select
 
-from muster.constants import HOUR_SECONDS
 from muster.protocol.draws import group_draw
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import Message, UploadReceipt, Verdict, Wei
@@ -210,8 +208,6 @@ def _why_now(
     day = connection.execute(select(outcomes.c.day).where(*outcome_of(row.node, row.index))).scalar()
     if day is not None:  # that day's summary keeps how it ended; its file and verdicts are gone
         return ended_why(row.status, row.reason, day)
-    if row.status == "pending" and verdicts_hidden(source.terms, row.hour * HOUR_SECONDS, source.chain.now):
-        return "Pending: in this run verdicts are hidden until the seals of its hour close, two hours after its end."
     return why(row.status, row.reason, given, accused, source.terms, has_file=has_file)
 
 
@@ -248,6 +244,8 @@ def why(
     opened = next((case for case in accused if case.outcome == "open"), None)
     if opened is not None:
         return f"Pending: case {opened.id} about it is open."
+    if accepts >= terms.accepts_required:
+        return "Pending: enough validators accepted it, but not as many that were called to look at it."
     return f"Pending: {needed}."
 
 

@@ -23,7 +23,7 @@ from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.page.summary import CaseLine
 from orchestrator.queries import verdict_of
 from orchestrator.read_model import read_cases
-from orchestrator.tables import cases, court_tallies, nodes, proofs, votes
+from orchestrator.tables import IN_COURT, cases, counts, nodes, proofs, votes
 
 MAX_CASES: Final = 200
 """Cases of one answer."""
@@ -110,19 +110,19 @@ _NO_OUTCOME: Final = ("proofs", "votes", "absences", "seals")
 
 def _outcomes(connection: Connection) -> dict[str, int]:
     """Count all cases by how they ended."""
-    kind, number = court_tallies.c.kind, func.sum(court_tallies.c["count"])
-    rows = connection.execute(select(kind, number).where(kind.not_in(_NO_OUTCOME)).group_by(kind).having(number > 0))
-    return {outcome: int(total) for outcome, total in rows}
+    kind, number = counts.c.kind, func.sum(counts.c["count"])
+    found = select(kind, number).where(IN_COURT, kind.not_in(_NO_OUTCOME)).group_by(kind).having(number > 0)
+    return {outcome: int(total) for outcome, total in connection.execute(found)}
 
 
 def case_page(connection: Connection, source: PageSource, before: int | None, limit: int) -> CasePage:
     """Return the cases before a number, newest first."""
     rows = read_cases(connection, limit + 1, *([] if before is None else [cases.c.id < before]))
-    counts = _outcomes(connection)
+    outcomes = _outcomes(connection)
     return CasePage(
         run=source.run,
-        total=sum(counts.values()),
-        outcomes=counts,
+        total=sum(outcomes.values()),
+        outcomes=outcomes,
         block_time=source.chain.now,
         cases=case_rows(connection, source, rows[:limit]),
         before=rows[limit - 1].id if len(rows) > limit else None,
@@ -222,11 +222,11 @@ def _slashed_in(connection: Connection, case: Any) -> int:
 
 def charge(case: CaseRow, verdict: Verdict | None) -> str:
     """Return what a challenger says."""
-    about = f"commitment {case.index} of {case.name or case.node}, made at step {case.step}"
+    work = f"commitment {case.index} of {case.name or case.node}, made at step {case.step}"
     known = REASONS.get(cast("Reason", case.kind))
     what = known.means if known else "what this version does not know: judges vote not guilty"
     row = "" if verdict is None or verdict.position is None else f". Row {verdict.position} shows it"
-    return f"{case.challenger_name or case.challenger} says of {about}: {what}{row}."
+    return f"{case.challenger_name or case.challenger} says of {work}: {what}{row}."
 
 
 def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens) -> str:
@@ -269,7 +269,7 @@ def _open_state(case: CaseRow, now: int) -> str:
 def case_commands(case: CaseRow, url: str) -> list[str]:
     """Return what re-runs the evidence of a case, and what inspects the whole commitment, from nothing but the URL."""
     commands = [f"muster slash verify {case.id}", f"muster slash show {case.id}"]
-    commands += [f"muster validator verify {case.node}:{case.index}"]
+    commands.append(f"muster validator verify {case.node}:{case.index}")
     return [f"{command} --url {url}" for command in commands]
 
 

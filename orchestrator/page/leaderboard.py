@@ -15,7 +15,7 @@ from orchestrator.attribution import AuthorLine
 MAX_LINES: Final = 200
 """Lines of one answer."""
 WorkerOrder = Literal["accepted", "tokens", "earned", "day", "uptime", "since", "name"]
-ValidatorOrder = Literal["inspections", "won", "lost", "since", "name"]
+ValidatorOrder = Literal["inspections", "wages", "won", "lost", "since", "name"]
 
 
 class NodeHead(Message):
@@ -78,7 +78,20 @@ class WorkerPage(BoardPage):
     workers: list[WorkerLine]
 
 
-class ValidatorLine(NodeHead):
+class LookSums(Message):
+    """What the run's newest list of looks says of a validator."""
+
+    wages: Wei
+    """Token wei that its looks were counted for, whether claimed or not."""
+    checked: int
+    """Rows of its looks that the trainer replayed."""
+    found_false: int
+    """Of these."""
+    barred_until: int
+    """Second until which it counts no more; 0: it counts."""
+
+
+class ValidatorLine(NodeHead, LookSums):
     rank: int
     inspections: int
     """Verdicts."""

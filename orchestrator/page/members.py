@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from orchestrator.page.hours import first_hour_of_day
 from orchestrator.page.leaderboard import (
     MAX_LINES,
     Board,
+    LookSums,
     Others,
     RelayLine,
     TrainerLine,
@@ -27,9 +28,9 @@ from orchestrator.page.leaderboard import (
 from orchestrator.read_model import NodeSums, oldest_nodes, read_nodes
 from orchestrator.relay_directory import KnownRelay
 from orchestrator.run_facts import latest_step
+from orchestrator.shown import newest_sums
 from orchestrator.tables import (
     counts,
-    court_tallies,
     hour_tallies,
     machines,
     node_names,
@@ -74,7 +75,7 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
         connection, select(*machines.c["node", "device", "devices", "tokens_per_second", "received"])
     )
     lately = _rows_by_address(connection, _lately(first_hour_of_day(now)))
-    courts = court_of(connection)
+    counted_looks = newest_sums(connection)
     # 2. A row for each.
     workers, validators = [], []
     since, claimed, slashed, counted = time.time() - SAID_SECONDS, 0, 0, 0
@@ -94,8 +95,9 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
         else:
             given = {"accepts": done["accepts"], "rejections": done["rejections"]}
             money = {"slashed": paid["slash"], "fined": paid["fine"]}
-            in_court = courts.get(address, NOTHING)
-            validators.append({**shared, **given, **money, **in_court, "inspections": sum(given.values())})
+            looks = _look_sums(counted_looks, address)
+            in_court = _in_court(done)
+            validators.append({**shared, **given, **money, **in_court, **looks, "inspections": sum(given.values())})
     of_workers = {key: sum(one[key] for one in workers) for key in ("in_window", "tokens", "tokens_per_second")}
     sums = MemberSums(claimed=claimed, slashed=slashed, **of_workers)
     return Members(Board(WorkerLine, workers), Board(ValidatorLine, validators), sums, counted)
@@ -132,18 +134,27 @@ def uptime(hours: int, joined: int, now: int) -> float:
     return min(1.0, hours / max(1, now // HOUR_SECONDS - joined // HOUR_SECONDS + 1))
 
 
-NOTHING: Final[dict[str, int]] = dict.fromkeys(("won", "lost", "open", "votes", "absences", "seals"), 0)
-_SHOWN_AS: Final = {"guilty": "won", "proofs": "won", "not_guilty": "lost"}
+_SHOWN_AS: Final = {
+    "won": ("guilty", "proofs"),
+    "lost": ("not_guilty",),
+    **{kind: (kind,) for kind in ("open", "votes", "absences", "seals")},
+}
 
 
-def court_of(connection: Connection, *conditions: Any) -> dict[str, dict[str, int]]:
-    """Return what validators did in court, those that meet the conditions, and how many hours they sealed."""
-    found: dict[str, dict[str, int]] = {}
-    for address, kind, number in connection.execute(select(court_tallies).where(*conditions)):
-        mine, shown = found.setdefault(address, dict(NOTHING)), _SHOWN_AS.get(kind, kind)
-        if shown in mine:
-            mine[shown] += number
-    return found
+def _in_court(done: Mapping[str, int]) -> dict[str, int]:
+    """Return what a validator did in court, and how many hours it sealed."""
+    return {name: sum(done[kind] for kind in kinds) for name, kinds in _SHOWN_AS.items()}
+
+
+def looks_of(connection: Connection, address: str) -> LookSums:
+    """Return what the newest list of looks says of a validator."""
+    return LookSums(**_look_sums(newest_sums(connection), address))
+
+
+def _look_sums(sums: Mapping[str, Any], address: str) -> dict[str, int]:
+    mine = sums.get(address, {})
+    names = {"wages": "total", "checked": "checked", "found_false": "false", "barred_until": "barred_until"}
+    return {name: int(mine.get(key, 0)) for name, key in names.items()}
 
 
 # Everybody else

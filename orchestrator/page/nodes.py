@@ -16,14 +16,13 @@ from orchestrator.commitment_status import Counts, counts_of
 from orchestrator.page.commitments import CommitmentHead, voting_seconds
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_about, proof_lines
 from orchestrator.page.hours import Account, HourLine, PayClock, first_hour_of_day, pay_by_hour
-from orchestrator.page.leaderboard import WorkerHead
-from orchestrator.page.members import NOTHING, SAID_SECONDS, court_of, uptime
+from orchestrator.page.leaderboard import LookSums, WorkerHead
+from orchestrator.page.members import SAID_SECONDS, looks_of, uptime
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import member_of, same_work
 from orchestrator.read_model import NodeSums, read_nodes
 from orchestrator.tables import (
     commitments,
-    court_tallies,
     hour_tallies,
     machines,
     nodes,
@@ -126,6 +125,8 @@ class NodeView(WorkerHead):
     given: list[GivenLine] = Field(default_factory=list)
     """The last verdicts of a validator, newest first."""
     inspections: int = 0
+    looks: LookSums | None = None
+    """Of a validator."""
     seals: int = 0
     cases: list[CaseRow] = Field(default_factory=list)
     """That accuse it, and those that it opened, newest first."""
@@ -164,7 +165,8 @@ def node_view(connection: Connection, source: PageSource, address: str, facts: R
         latest=commitment_lines(connection, address, None, MAX_LATEST),
         given=given_lines(connection, address),
         inspections=node.done["accepts"] + node.done["rejections"],
-        seals=court_of(connection, court_tallies.c.address == address).get(address, NOTHING)["seals"],
+        looks=looks_of(connection, address) if row["role"] == "validator" else None,
+        seals=node.done["seals"],
         cases=cases_about(connection, source, address, MAX_LATEST),
         proofs=proof_lines(connection, proofs.c.node == address),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkComm
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.keys import RunKeys
 from muster.protocol.kinds import kind_of
-from muster.protocol.messages import StepReport, Upload
+from muster.protocol.messages import StepReport, Upload, Verdict
 from muster.protocol.terms import Terms, WorkClass
 from muster.settings.schema import OrchestratorSettings
 from muster.tasksets.document import TaskSetDocument
@@ -37,7 +38,7 @@ from orchestrator.statements import insert_once
 from orchestrator.tables import node_names
 from orchestrator.tallies import CommitmentState
 from orchestrator.uploads import Uploads
-from orchestrator.verdicts import Verdicts
+from orchestrator.verdicts import KeptCall, KeptVerdict, Verdicts
 from testbed.samples.messages import receipt_of, request_of, verdict_of
 from testbed.samples.terms import keys_of, terms_of
 
@@ -77,7 +78,9 @@ class RecordedRun:
         self.terms, self.database = terms, database
         self.queries = Queries(database, RUN, terms, keys or keys_of(TRAINER), batch_groups=8, demand_batches=2)
         self.projection = ChainProjection(self.queries, attribution)
-        self.verdicts = Verdicts(unused, self.queries, unused, database, storage_url=f"file:{folder}")
+        self.verdicts = Verdicts(unused, self.queries, unused, database, unused, storage_url=f"file:{folder}")
+        self.seats: list[str] = []
+        """Validators, in the order in which they are called to all work."""
         self.uploads = Uploads(unused, unused, self.queries, database, OrchestratorSettings())
         self.reports = Reports(self.queries, database, storage_url=f"file:{folder}")
 
@@ -85,12 +88,21 @@ class RecordedRun:
         """Apply events."""
         numbers = self.projection.timed_blocks(events)
         times = {number: self.first_second + self.block_seconds * number for number in numbers}
+        joined = [one for one in events if isinstance(one, Registered) and one.role is Role.VALIDATOR]
+        self.seats += [one.node for one in joined]
         await self.database.write(lambda connection: self.projection.apply(connection, events, times))
 
     async def record_upload(self, node: str, index: int, root: str, file_hash: str, size: int = 1) -> None:
         work = {"run": RUN, "node": node, "index": index, "root": root, "file_hash": file_hash}
         receipt = receipt_of(**work, size=size, stored_at=self.first_second)
         await self.uploads.record(Upload(receipt=receipt, request=request_of(file_hash, method="PUT")), 0.0)
+
+    async def record_verdict(self, verdict: Verdict, received: float, came: int | None = None) -> None:
+        """Record a verdict that comes, unless told otherwise, in the second in which the places open."""
+        order, opens = json.dumps(self.seats), self.first_second
+        call = KeptCall(block=0, hash="0x" + "00" * 32, order=order, opens=opens)
+        came = opens if came is None else came
+        await self.verdicts.record(KeptVerdict(verdict=verdict, came=came, call=call), received)
 
     async def record_report(self, received: float, **fields: Any) -> None:
         await self.reports.record(KeptReport(report=StepReport(run=RUN, **fields), received=received))
@@ -212,7 +224,7 @@ class SampleRun(RecordedRun):
             "reason": reason,
             "inspected": 4,
         }
-        await self.verdicts.record(verdict_of(**(values | changes)), 1000.0 + number)
+        await self.record_verdict(verdict_of(**(values | changes)), 1000.0 + number)
 
     async def accept(self, name: str, index: int, validators: Iterable[str] = ("vera", "viktor")) -> None:
         for validator in validators:
@@ -299,7 +311,7 @@ class ToldRun(RecordedRun):
             self.verdicts_given += 1
             about = {"step": work.step, "node": work.node, "index": work.index, "root": "0x" + work.root.hex()}
             about |= {"validator": validator, "accepted": reason is None, "reason": reason}
-            await self.verdicts.record(verdict_of(**about, inspected=1), 0.0)
+            await self.record_verdict(verdict_of(**about, inspected=1), 0.0)
 
     async def accuse(self, validator: str, which: int) -> None:
         if work := self.latest(WorkCommitted, which):
