@@ -32,7 +32,7 @@ LINK_HOURS: Final = 2
 SETTLE_HOURS: Final = 6
 """Hours after that in which looks are checked before they count."""
 CHECK_EVERY: Final = 48
-"""Of a validator's rows of an hour, one in so many is checked, and one at least."""
+"""Of a validator's rows of an hour, one in so many is checked, to the nearest number, and one at least."""
 VOIDED: Final = 7
 """Uncounted looks that a false row takes with its own, the nearest in time."""
 SEARCHED: Final = 48
@@ -165,7 +165,7 @@ def link_due_at(hour: int) -> int:
 
 def checked_rows(rows: int) -> int:
     """Return how many of a validator's rows of an hour are checked."""
-    return max(1, rows // CHECK_EVERY) if rows else 0
+    return max(1, (rows + CHECK_EVERY // 2) // CHECK_EVERY) if rows else 0
 
 
 @dataclass(frozen=True)
