@@ -19,7 +19,7 @@ TOP = (*PRODUCTION, "contracts", "tests", "scripts", "testbed", "benchmarks", "e
 PATH = re.compile(rf"^(?:{'|'.join(TOP)})/[\w./*<>-]*(?:::\w+)?$")
 TEST = re.compile(r"^(?:test|testFuzz|check|invariant)_\w+$")
 SETTING = re.compile(r"^[a-z]+\.[a-z_]+$")
-CALL = re.compile(r"`(Registry|RunTerms|Runs|Masters|SlashCourt|Refutations)\.([a-z]\w*)`")
+CALL = re.compile(r"`(Registry|RunTerms|Runs|SlashCourt|Refutations|Wages)\.([a-z]\w*)`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=label)
@@ -48,7 +48,7 @@ def test_every_function_of_the_contracts_on_a_page_exists() -> None:
     interfaces = ROOT / "contracts" / "interfaces"
     texts = {
         name: (interfaces / f"I{name}.sol").read_text()
-        for name in ("Registry", "RunTerms", "Runs", "Masters", "SlashCourt", "Refutations")
+        for name in ("Registry", "RunTerms", "Runs", "SlashCourt", "Refutations", "Wages")
     }
     for page in PAGES:
         for contract, function in CALL.findall(read(page)):

@@ -20,6 +20,7 @@ CHECKS = {
     "onlyGuardian": "guardian",
     "_ownInfo(": "run owner",
     "NotOwner(": "run owner",
+    "_requireOwner(": "run owner",
     "NotAdmitter(": "admitter",
     "NotTrainer(": "trainer",
     "NotOperator(": "operator",
@@ -27,14 +28,12 @@ CHECKS = {
     "_debit(msg.sender": "operator",
     "_checkWorker(": "worker's key",
     "_checkSealer(": "validator's key",
-    "_bring(": "validator's key",
+    "_empanel(": "validator's key",
     "_requireJudge(caseId, msg.sender)": "validator's key",
     "NotVoted(": "validator's key",
     "NotValidator(": "validator's key",
     "onlyRegistry": "Registry",
     "onlyCourt": "SlashCourt",
-    "onlyTraps": "Traps",
-    "NotTraps(": "Traps",
     "NotRunTerms(": "RunTerms",
     "NotRefutations(": "Refutations",
 }
@@ -82,20 +81,20 @@ def test_every_loop_of_the_contracts_has_a_bound_on_the_page_of_invariants() -> 
     _, _, table = INVARIANTS.partition("| loop | bound |\n|---|---|\n")
     rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", table.partition("\n\n")[0], re.MULTILINE)
     assert sorted(name for name, _ in rows) == sorted(found)
-    assert len(found) == 9
+    assert len(found) == 6
 
 
 @pytest.mark.usefixtures("built_contracts")
 def test_every_function_is_measured_in_a_world_of_many_things() -> None:
-    """Of Traps none, of the token no views, which are OpenZeppelin's, and none that only our contracts may call."""
-    ours = "onlyRegistry|onlyCourt|onlyTraps|NotTraps|NotRunTerms|NotRefutations"
-    left_out = {"Runs.linkOf"}  # of runs with traps
+    """Of the token no views, which are OpenZeppelin's, and none that only our contracts may call."""
+    ours = "onlyRegistry|onlyCourt|NotRunTerms|NotRefutations"
+    left_out = set[str]()
     for path in CONTRACTS.glob("*.sol"):
         for name, head, body in EXTERNAL.findall(path.read_text()):
             left_out |= {f"{path.stem}.{name}"} if re.search(ours, head + body) else set()
     expected = {
         f"{NAMES[contract]}.{item['name']}"
-        for contract in NAMES.keys() - {"traps"}
+        for contract in NAMES
         for item in artifact(contract).items("function")
         if not item["name"].isupper() and (contract != "token" or item["stateMutability"] == "nonpayable")
     }

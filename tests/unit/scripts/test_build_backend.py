@@ -48,14 +48,14 @@ def test_a_wheel_of_a_clean_clone_is_refused_by_the_command_to_run_first(clean_c
     (reason,) = {line.strip() for line in done.stderr.splitlines() if "make setup" in line}
     assert reason == (
         "run `make setup` first: it builds muster/contracts/abi/MusterToken.json, muster/contracts/abi/Registry.json, "
-        "muster/contracts/abi/RunTerms.json, muster/contracts/abi/Runs.json, muster/contracts/abi/Masters.json, "
-        "muster/contracts/abi/SlashCourt.json, muster/contracts/abi/Refutations.json, muster/contracts/abi/Traps.json, "
+        "muster/contracts/abi/RunTerms.json, muster/contracts/abi/Runs.json, "
+        "muster/contracts/abi/SlashCourt.json, muster/contracts/abi/Refutations.json, muster/contracts/abi/Wages.json, "
         "muster/sandbox/built/scorer.wasm.zst, "
         "muster/sandbox/built/scorer.sha256, orchestrator/page/static/vendor/uplot/uPlot.esm.js, "
         "orchestrator/page/static/vendor/uplot/uPlot.min.css, orchestrator/page/static/vendor/uplot/LICENSE, "
         "muster/contracts/token.py, muster/contracts/registry.py, muster/contracts/run_terms.py, "
-        "muster/contracts/runs.py, muster/contracts/masters.py, muster/contracts/court.py, "
-        "muster/contracts/refutations.py, muster/contracts/traps.py, which a wheel must hold"
+        "muster/contracts/runs.py, muster/contracts/court.py, "
+        "muster/contracts/refutations.py, muster/contracts/wages.py, which a wheel must hold"
     )
     assert not list(clean_clone.rglob("*.whl"))
 
