@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,13 +10,10 @@ from typing import Any, cast
 import pytest
 
 from muster.errors import MismatchError, MusterError, RefusedError, UnreachableError
-from muster.protocol.hashes import is_hash
 from muster.settings.schema import Settings
-from testbed.samples.commitments import rules
-from testbed.samples.terms import TRAPS
 from testbed.samples.trainer import FORGED, STEP, Chain, Orchestrator, accepted_work_of, trainer_with, work_file
 from trainer.accepted_work import AcceptedWork, PollResult
-from trainer.batcher import NEWCOMER_SECONDS, Batcher
+from trainer.batcher import NEWCOMER_SECONDS
 from trainer.batches import Batch, FileRef, WorkFile
 from trainer.checkpoint import CheckpointMetadata, CheckpointStore
 from trainer.learner import NO_BATCH
@@ -349,20 +345,3 @@ async def test_steps_for_newcomers_are_bounded_when_no_worker_is_able(
     with pytest.raises(StillWaitsError):
         await trainer.batcher.fill(learner, ON_CHAIN)
     trainer.close()
-
-
-@pytest.mark.parametrize("traps", [{}, TRAPS])
-async def test_batch_of_a_run_with_traps_has_a_new_salt(
-    accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path, traps: dict[str, Any]
-) -> None:
-    client.silent = True
-    file = work_file([1, 0, 0, 1], step=STEP)
-    accepted_work.by_hash[file.ref.file_hash] = file
-    settings = Settings.model_validate({"trainer": {"state_dir": tmp_path, "batch_groups": 1}})
-    trainer = trainer_with(settings, client, accepted_work)
-    batcher = Batcher(settings.trainer, trainer.publisher, accepted_work, replace(rules().terms, **traps))
-    learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
-    batches = [await batcher.fill(learner, ON_CHAIN) for _ in range(2)]
-    trainer.close()
-    salts = {batch.salt for batch in batches if batch is not None}
-    assert (len(salts), all(map(is_hash, salts))) == ((2, True) if traps else (1, False))

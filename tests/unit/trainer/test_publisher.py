@@ -22,7 +22,9 @@ from muster.errors import (
     UnfundedError,
     UnreachableError,
 )
+from muster.grading.grades import grades_hash
 from muster.models.weights import FINAL_NORM
+from muster.protocol.messages import StepReport
 from muster.settings.schema import Settings
 from muster.shardcast.format.store import described
 from testbed.samples.commitments import rules
@@ -207,3 +209,25 @@ async def test_a_step_says_what_it_and_its_difference_weigh(tmp_path: Path) -> N
     ]
     assert sizes[1] == {"weights/bytes": whole, "weights/delta_bytes": difference.total_bytes}
     assert 0 < difference.total_bytes < whole / 10
+
+
+async def test_grades_are_public_before_the_root_that_binds_them(tmp_path: Path) -> None:
+    said: list[object] = []
+
+    class Client:
+        async def put_grades(self, run: int, text: str) -> str:
+            said.append((run, text, len(chain.published)))
+            return grades_hash(text)
+
+        async def post_step(self, report: StepReport) -> None:
+            said.append((report.batch, report.grades))
+
+    chain, texts = Chain(), ("[]", "[[0,0,[],0]]")
+    names = ("0x" + "0a" * 32, "0x" + "0b" * 32)
+    publisher = publisher_on(chain, tmp_path)
+    publisher.client = cast(Any, Client())
+    metadata = CheckpointMetadata(step=3, batch_root=NO_BATCH, batch=names, grades=texts)
+    await publisher.publish(metadata, model_in(tmp_path), None)
+    await publisher.report(metadata, {}, {}, [], finished=False)
+    run = publisher.settings.run
+    assert said == [(run, texts[0], 0), (run, texts[1], 0), (list(names), [grades_hash(text) for text in texts])]
