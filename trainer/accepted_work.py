@@ -1,16 +1,16 @@
 """Accepted work, from the orchestrator's list to rollouts in memory, without trusting the list.
 
 The orchestrator says which work was accepted and holds the files. Three things are checked here: the validators'
-signatures show that enough of them accepted it; the chain shows that it was committed; and the recomputed root shows
-that the file is the one they mean. A file that fails is refused for good and reported; it never stops a step. In a run
-with private tests a file is of use once it is graded (`trainer.grading`).
+signatures show that enough of those called accepted it; the chain shows that it was committed; and the recomputed root
+shows that the file is the one they mean. A file that fails is refused for good and reported; it never stops a step. In
+a run with private tests a file is of use once it is graded (`trainer.grading`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,6 +40,8 @@ what the orchestrator has seen there is waited for as long."""
 NOT_FOUND: Final = 404
 BONDED: Final = (Status.ACTIVE, Status.RETIRED)
 """States in which a validator's acceptance counts: its stake is still locked, also while it leaves."""
+
+Takers = Callable[[AcceptedCommitment], Awaitable[set[str]]]
 
 log = telemetry.logger("trainer")
 REFUSED = telemetry.counter("trainer_refused_files", "Accepted files that the trainer would not use")
@@ -76,6 +78,8 @@ class AcceptedWork:
     """Number of token ids that the model knows."""
     grader: Grader | None = None
     """In a run with private tests. Set before the first poll."""
+    takers: Takers | None = None
+    """Returns whose verdicts about accepted work took places (`trainer.looks`). Set before the first poll."""
     _gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES), init=False)
     _claims: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES), init=False)
     by_hash: dict[str, WorkFile] = field(default_factory=dict, init=False)
@@ -188,6 +192,10 @@ class AcceptedWork:
         required = self.terms.accepts_required
         if len(accepting) < required:
             raise MismatchError(f"{len(accepting)} signed that they accept it, {required} must")
+        assert self.takers is not None, "it is set before the first poll"
+        accepting &= await self.takers(work)
+        if len(accepting) < required:
+            raise _UnseenError(f"{len(accepting)} that accept it are seen to hold places of it, {required} must")
         nodes = await self.chain.nodes([work.node, *sorted(accepting)])
         if nodes[0].status == Status.JAILED:
             raise MismatchError("its node was convicted")

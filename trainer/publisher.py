@@ -27,7 +27,7 @@ from muster.errors import (
 from muster.grading.grades import grades_hash
 from muster.models.weights import check_scale
 from muster.protocol.hashes import hash_bytes
-from muster.protocol.messages import StepReport
+from muster.protocol.messages import CheckedRow, StepReport
 from muster.protocol.metric_names import DELTA_BYTES, WHOLE_BYTES
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
@@ -66,6 +66,8 @@ class Publisher:
         self.client = client
         self.terms = terms
         self.metrics = Metrics(settings.trainer.state_dir)
+        self.refuted: list[CheckedRow] = []
+        """Rejections of fresh work that hold nothing back (`trainer.looks`)."""
         self._last_report: StepReport | None = None
         self._anchored: tuple[int, bytes, bytes] | None = None
         """The newest step that was put on chain, with its roots."""
@@ -176,6 +178,7 @@ class Publisher:
             batch=list(metadata.batch),
             grades=[grades_hash(text) for text in metadata.grades],
             dropped=refused,
+            refuted=self.refuted,
             stages={name: round(seconds, 3) for name, seconds in stages.items()},
             finished=finished,
         )
@@ -184,13 +187,15 @@ class Publisher:
         await self.retry(lambda: self.client.post_step(report))
 
     async def report_refused(self, refused: list[str]) -> None:
-        """Report the step once more, with the files refused since.
+        """Report the step once more, with the files refused and the rejections refuted since.
 
         Demand counts what waits for the trainer. A file that will never be used must not keep new work away: without
         new work no step would come after which it is too stale to count.
         """
         if self._last_report is not None:
-            report = self._last_report = self._last_report.model_copy(update={"dropped": refused})
+            report = self._last_report = self._last_report.model_copy(
+                update={"dropped": refused, "refuted": self.refuted}
+            )
             await self.retry(lambda: self.client.post_step(report))
 
     async def retry(self, call: Callable[[], Any]) -> Any:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import torch
 
 from muster.clients.node_session import node_session
-from muster.clients.run_data import RunTasks, fetch_profile, make_rules
+from muster.clients.relays import Relays
+from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
+from muster.contracts import runs
 from muster.environments.scoring import Scorers
 from muster.errors import TRANSIENT, ConfigError, FinishedError, MismatchError, StorageError
 from muster.grading.masters import Masters
@@ -26,11 +28,12 @@ from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
-from muster.runtime.loop import wait_for_event
+from muster.runtime.loop import Next, PollLoop, wait_for_event
 from muster.runtime.process import run_together, to_the_end
 from muster.settings.schema import Settings, TrainerSettings
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import Profile
+from muster.verification.rules import Rules
 from trainer.accepted_work import AcceptedWork
 from trainer.batcher import Batcher
 from trainer.batches import reward_metrics, unended_thinking
@@ -38,6 +41,11 @@ from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
 from trainer.grading import Grader, load_grade_masters
 from trainer.learner import NO_BATCH, Learner, Recipe
+from trainer.look_checks import POLL_SECONDS as CHECK_SECONDS
+from trainer.look_checks import LookChecker, ReplayProcess
+from trainer.look_journal import LookJournal
+from trainer.looks import POLL_SECONDS as LOOK_SECONDS
+from trainer.looks import LookKeeper
 from trainer.model_replica import HEARTBEAT_SECONDS
 from trainer.publisher import Publisher
 
@@ -149,13 +157,19 @@ class Trainer:
         profile = await self.publisher.retry(lambda: fetch_profile(client, self.terms, folder))
         learner = await self._do(lambda: self._make_learner(profile))
         ended = asyncio.Event()
-        self.accepted_work.grader = await self._make_grader(run_tasks)
-        with Scorers(run_tasks.components) as self._scorers:
+        rules = await asyncio.to_thread(
+            make_rules, self.publisher.chain, self.settings.run, self.terms, run_tasks, self.options.model
+        )
+        if self.masters is not None:
+            self.accepted_work.grader = Grader(client, run_tasks, rules, self.masters)
+        with Scorers(run_tasks.components) as self._scorers, rules.scorers, self._make_keeper(profile) as keeper:
+            self.accepted_work.takers = keeper.takers
             try:
                 await run_together(
                     self._train(learner, tasks, ended),
                     self._send_heartbeats(learner, ended),
                     self._grade(learner, ended),
+                    self._count_looks(keeper, run_tasks, rules, ended),
                 )
             except FinishedError:  # the run is closed
                 await self._show_masters(learner)
@@ -176,25 +190,60 @@ class Trainer:
             if not ended.is_set():
                 await self._do(learner.replica.heartbeat)
 
-    async def _make_grader(self, tasks: RunTasks) -> Grader | None:
-        """Make what grades the run's private tests, where it has some."""
-        if self.masters is None:
-            return None
-        chain, run, folder = self.publisher.chain, self.settings.run, self.options.model
-        rules = await asyncio.to_thread(make_rules, chain, run, self.terms, tasks, folder)
-        return Grader(self.publisher.client, tasks, rules, self.masters)
-
     async def _grade(self, learner: Learner, ended: asyncio.Event) -> None:
         """Grade private tests beside the update loop until training has ended, and show the last master then."""
         if grader := self.accepted_work.grader:
-            with grader.rules.scorers:
-                await grader.run(lambda: learner.step, ended)
+            await grader.run(lambda: learner.step, ended)
             await self._show_masters(learner)
 
     async def _show_masters(self, learner: Learner) -> None:
         """Show the masters of all epochs that have begun: nothing more is trained."""
         if grader := self.accepted_work.grader:
             await self.publisher.retry(lambda: grader.show_all(learner.step))
+
+    @contextmanager
+    def _make_keeper(self, profile: Profile) -> Iterator[LookKeeper]:
+        """Yield what counts looks, with its journal open."""
+        publisher, run, folder = self.publisher, self.settings.run, self.options.state_dir / "looks"
+        identity = f"run {run} on chain {publisher.chain.chain_id} at {publisher.chain.addresses.runs}"
+        with LookJournal(folder, identity, run) as journal:
+            yield LookKeeper(publisher.chain, publisher.client, run, self.terms, profile, journal, folder)
+
+    async def _count_looks(self, keeper: LookKeeper, tasks: RunTasks, rules: Rules, ended: asyncio.Event) -> None:
+        """Check and count looks until training has ended and all that is paid of them is posted."""
+        publisher, settings, done = self.publisher, self.settings, asyncio.Event()
+        relays = Relays(settings.shardcast, publisher.client, settings.run)
+        checkpoints = CheckpointFetcher(publisher.chain, self.terms, relays, keeper.folder / "weights", kept=1)
+        replays = ReplayProcess(keeper.profile, self.terms.temperature, settings.bfloat16_matmul)
+
+        async def report() -> None:
+            step = (await publisher.chain.call(runs.run_state(settings.run))).steps - 1
+            publisher.refuted = keeper.journal.fresh_refuted(step - self.terms.async_level)
+            await publisher.report_refused(self.accepted_work.refused)
+
+        async def poll() -> Next:
+            outcome = await keeper.poll()
+            if ended.is_set() and await keeper.is_settled():
+                done.set()
+            return outcome
+
+        checker = LookChecker(
+            keeper, publisher.client, self.accepted_work.reader, checkpoints, tasks, rules, replays, report
+        )
+        loops = [
+            asyncio.create_task(PollLoop(log, "looks", LOOK_SECONDS).run(poll)),
+            asyncio.create_task(PollLoop(log, "checks of looks", CHECK_SECONDS).run(checker.poll)),
+            asyncio.create_task(done.wait()),
+        ]
+        try:
+            ready, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            for loop in ready:
+                loop.result()
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.to_thread(replays.close)
+            await asyncio.gather(*loops, return_exceptions=True)
 
     async def _train(self, learner: Learner, tasks: TaskSet, ended: asyncio.Event) -> None:
         ratio_to = "recomputed" if learner.replica.recomputes_at_start else "behaviour"

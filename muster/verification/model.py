@@ -193,6 +193,15 @@ def check_row(
     return judge_look(claimed, row.look, [one for one in others if one is not None], replayer.profile)
 
 
+def shares_rejection(replayer: Replayer, rollout: Rollout) -> bool:
+    """Return whether this machine or a perturbed one finds anything wrong with a row under the loaded weights."""
+    errors = replayer.errors([rollout])
+    with perturbing(replayer.model):
+        errors += replayer.errors([rollout] * LOOK_DRAWS)
+    profile = replayer.profile
+    return judge([Measurement.of(row.errors, profile, row.position, row.detail) for row in errors], profile) is not None
+
+
 def honest_sums(replayer: Replayer, rollouts: Sequence[Rollout]) -> list[RowSums]:
     """Return the most that a few honest machines' rows in the contexts of these would add to a pool, in order."""
     draws = [next(replayer.spread(row, HONEST_DRAWS)) for row in rollouts]

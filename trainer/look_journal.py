@@ -1,0 +1,342 @@
+"""What the trainer knows of looks, on disk: commitments, verdicts, shown links, checks, and the hours' lists.
+
+A restart goes on from it: no verdict is read twice, no row is chosen again, and a list that was made stays as it is.
+What belongs to an hour is deleted once its list is made.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from muster.chain.cursor import EventBatch
+from muster.constants import HOUR_SECONDS
+from muster.contracts.court import CaseOpened
+from muster.contracts.runs import HourSealed, WorkCommitted
+from muster.protocol.counting import Tally
+from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.looks import Record
+from muster.protocol.messages import CheckedRow, LookList, ShownLooks, Verdict
+from muster.runtime.journal import Journal
+from muster.verification.look_facts import CalledWork, ShownLink
+from muster.verification.rules import CommittedWork
+
+KEPT_HOURS: Final = 30 * 24
+"""Lists of so many hours are kept."""
+
+SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS commitments (
+        node TEXT, idx INTEGER, root TEXT NOT NULL, step INTEGER NOT NULL, hour INTEGER NOT NULL,
+        block INTEGER NOT NULL, known TEXT, cased INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (node, idx))""",
+    """CREATE TABLE IF NOT EXISTS verdicts (
+        validator TEXT, node TEXT, idx INTEGER, root TEXT, came INTEGER NOT NULL, accepted INTEGER NOT NULL,
+        position INTEGER, verdict TEXT NOT NULL, PRIMARY KEY (validator, node, idx, root))""",
+    "CREATE INDEX IF NOT EXISTS verdicts_about ON verdicts (node, idx)",
+    """CREATE TABLE IF NOT EXISTS links (
+        validator TEXT, hour INTEGER, link TEXT NOT NULL, second INTEGER NOT NULL, block INTEGER NOT NULL,
+        picked INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (validator, hour))""",
+    """CREATE TABLE IF NOT EXISTS checks (
+        validator TEXT, node TEXT, idx INTEGER, root TEXT, position INTEGER, kind TEXT, hour INTEGER NOT NULL,
+        step INTEGER NOT NULL, outcome TEXT, listed INTEGER, rank INTEGER NOT NULL,
+        PRIMARY KEY (validator, node, idx, root, position, kind))""",
+    "CREATE TABLE IF NOT EXISTS lists (hour INTEGER PRIMARY KEY, shown TEXT NOT NULL, sent INTEGER NOT NULL DEFAULT 0)",
+    """CREATE TABLE IF NOT EXISTS records (
+        validator TEXT PRIMARY KEY, total TEXT NOT NULL, refuted_at TEXT NOT NULL, barred_until INTEGER NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS void (
+        validator TEXT, node TEXT, idx INTEGER, why TEXT NOT NULL, PRIMARY KEY (validator, node, idx))""",
+    "CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+)
+
+_ABOUT: Final = "validator = ? AND node = ? AND idx = ? AND root = ? AND position = ? AND kind = ?"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row that is to be replayed."""
+
+    validator: str
+    node: str
+    index: int
+    root: str
+    position: int
+    hour: int
+    step: int
+    kind: str
+    """"numbers": of a look. "rejection": whether an arithmetic shares it."""
+    rank: int = 1
+    """The lowest is replayed first."""
+
+    @property
+    def key(self) -> tuple[str, str, int, str, int, str]:
+        return self.validator, self.node, self.index, self.root, self.position, self.kind
+
+
+class LookJournal(Journal):
+    """The looks of one run. Hold its folder's lock while using it."""
+
+    def __init__(self, folder: Path, identity: str, run: int) -> None:
+        """Open or create it. `identity` names chain, contracts and trainer."""
+        super().__init__(folder / "journal.sqlite", SCHEMA, owner=identity, setting="trainer.state_dir")
+        self.run = run
+
+    # What came
+
+    @property
+    def cursor(self) -> str | None:
+        """Where to go on reading verdicts from."""
+        return self.value("SELECT value FROM state WHERE name = 'cursor'")
+
+    def keep_verdicts(self, came: Iterable[tuple[Verdict, int]], cursor: str) -> None:
+        """Keep verdicts, the first of each validator about a root, and how far they were read."""
+        with self.transaction():
+            for verdict, second in came:
+                self.execute(
+                    "INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    *(verdict.validator, verdict.node, verdict.index, verdict.root, second),
+                    *(verdict.accepted, verdict.position, verdict.model_dump_json()),
+                )
+            self.execute("INSERT OR REPLACE INTO state VALUES ('cursor', ?)", cursor)
+
+    def record(self, batch: EventBatch, seconds: Mapping[int, int]) -> None:
+        """Record events of the chain; `seconds`: of the blocks of seals. The same event twice changes nothing."""
+        with self.transaction():
+            if batch.rewound_to is not None:
+                for table in ("commitments", "links"):
+                    self.execute(f"DELETE FROM {table} WHERE block > ?", batch.rewound_to)
+            for event in batch:
+                if isinstance(event, WorkCommitted) and event.hour > self.last_hour:
+                    self.execute(
+                        """INSERT INTO commitments (node, idx, root, step, hour, block) VALUES (?, ?, ?, ?, ?, ?)
+                           ON CONFLICT DO NOTHING""",
+                        *(event.node, event.index, hex_hash(event.root), event.step, event.hour, event.at.block),
+                    )
+                elif isinstance(event, HourSealed) and event.hour > self.last_hour:
+                    self.execute(
+                        """INSERT INTO links (validator, hour, link, second, block) VALUES (?, ?, ?, ?, ?)
+                           ON CONFLICT DO NOTHING""",
+                        *(event.validator, event.hour, hex_hash(event.link), seconds[event.at.block], event.at.block),
+                    )
+                elif isinstance(event, CaseOpened):
+                    root = hex_hash(event.root)
+                    self.execute(
+                        "UPDATE commitments SET cased = 1 WHERE node = ? AND idx = ? AND root = ?",
+                        *(event.node, event.index, root),
+                    )
+
+    # What is known of commitments
+
+    def commitment(self, node: str, index: int) -> CommittedWork | None:
+        row = self.row("SELECT * FROM commitments WHERE node = ? AND idx = ?", node, index)
+        return None if row is None else self._work(row)
+
+    def _work(self, row: sqlite3.Row) -> CommittedWork:
+        root = hash_bytes(row["root"])
+        return CommittedWork(self.run, row["step"], row["node"], row["idx"], root, row["hour"], row["block"])
+
+    def unknown(self, first: int, last: int) -> list[CommittedWork]:
+        """Return the commitments of these hours that have verdicts, and of which it is not known who is called."""
+        rows = self.rows(
+            """SELECT * FROM commitments AS c WHERE hour BETWEEN ? AND ? AND known IS NULL
+               AND EXISTS (SELECT 1 FROM verdicts AS v WHERE v.node = c.node AND v.idx = c.idx AND v.root = c.root)""",
+            *(first, last),
+        )
+        return [self._work(row) for row in rows]
+
+    def know(self, known: CalledWork) -> None:
+        """Keep who is called to a commitment, unless a reorg took it meanwhile."""
+        c = known.work
+        said = [known.order, known.opens, hex_hash(known.drawn_by), known.operator, known.work_class]
+        self.execute(
+            "UPDATE commitments SET known = ? WHERE node = ? AND idx = ? AND block = ?",
+            *(json.dumps(said), c.node, c.index, c.block),
+        )
+
+    def known(self, first: int, last: int) -> list[CalledWork]:
+        """Return the commitments of these hours of which it is known who is called."""
+        rows = self.rows("SELECT * FROM commitments WHERE hour BETWEEN ? AND ? AND known IS NOT NULL", first, last)
+        return [self._called(row) for row in rows]
+
+    def known_of(self, node: str, index: int) -> CalledWork | None:
+        row = self.row("SELECT * FROM commitments WHERE node = ? AND idx = ? AND known IS NOT NULL", node, index)
+        return None if row is None else self._called(row)
+
+    def _called(self, row: sqlite3.Row) -> CalledWork:
+        order, opens, drawn_by, operator, work_class = json.loads(row["known"])
+        return CalledWork(self._work(row), tuple(order), opens, hash_bytes(drawn_by), operator, work_class)
+
+    def came(self, c: CommittedWork) -> list[tuple[Verdict, int]]:
+        """Return the verdicts about a commitment, with the second of each."""
+        rows = self.rows(
+            "SELECT verdict, came FROM verdicts WHERE node = ? AND idx = ? AND root = ? ORDER BY came, rowid",
+            *(c.node, c.index, hex_hash(c.root)),
+        )
+        return [(Verdict.model_validate_json(row["verdict"]), row["came"]) for row in rows]
+
+    def links(self, hour: int) -> dict[str, ShownLink]:
+        """Return the links of an hour that are shown, by validator."""
+        rows = self.rows("SELECT * FROM links WHERE hour = ?", hour)
+        return {row["validator"]: ShownLink(hash_bytes(row["link"]), row["second"]) for row in rows}
+
+    # Checks
+
+    def rejections(self) -> list[tuple[Verdict, CommittedWork]]:
+        """Return rejections that name a row, of commitments without a case, and are not to be replayed yet."""
+        rows = self.rows(
+            """SELECT c.*, v.verdict FROM verdicts AS v JOIN commitments AS c USING (node, idx, root)
+               WHERE NOT c.cased AND NOT v.accepted AND v.position IS NOT NULL
+               AND NOT EXISTS (SELECT 1 FROM checks AS k WHERE k.kind = 'rejection' AND k.validator = v.validator
+                               AND k.node = v.node AND k.idx = v.idx AND k.root = v.root)"""
+        )
+        return [(Verdict.model_validate_json(row["verdict"]), self._work(row)) for row in rows]
+
+    def refuted(self, c: CommittedWork) -> set[str]:
+        """Return the validators whose rejections of a commitment are refuted; none where a court decides."""
+        rows = self.rows(
+            """SELECT validator FROM checks JOIN commitments USING (node, idx, root)
+               WHERE node = ? AND idx = ? AND root = ? AND outcome = 'refuted' AND NOT cased""",
+            *(c.node, c.index, hex_hash(c.root)),
+        )
+        return {row["validator"] for row in rows}
+
+    def fresh_refuted(self, oldest_step: int) -> list[CheckedRow]:
+        """Return the refuted rejections of work that can still be trained on."""
+        rows = self.rows(
+            """SELECT k.* FROM checks AS k JOIN commitments AS c USING (node, idx, root)
+               WHERE k.outcome = 'refuted' AND k.step >= ? AND NOT c.cased ORDER BY k.rowid""",
+            oldest_step,
+        )
+        return [_checked(row) for row in rows]
+
+    def unpicked(self) -> list[tuple[str, int]]:
+        """Return validators and hours whose link is shown, and of which no rows were chosen yet."""
+        rows = self.rows("SELECT validator, hour FROM links WHERE NOT picked ORDER BY hour, validator")
+        return [(row["validator"], row["hour"]) for row in rows]
+
+    def pick(self, validator: str, hour: int, checks: Iterable[Check]) -> None:
+        """Keep which rows of a validator's hour are checked."""
+        with self.transaction():
+            self.execute("UPDATE links SET picked = 1 WHERE validator = ? AND hour = ?", validator, hour)
+            self.add(checks)
+
+    def add(self, checks: Iterable[Check]) -> None:
+        for one in checks:
+            self.execute(
+                """INSERT INTO checks (validator, node, idx, root, position, kind, hour, step, rank)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING""",
+                *(*one.key, one.hour, one.step, one.rank),
+            )
+
+    def is_chosen(self, validator: str, node: str, index: int, position: int) -> bool:
+        """Return whether a row of a look is checked, or was."""
+        return bool(
+            self.value(
+                """SELECT 1 FROM checks WHERE validator = ? AND node = ? AND idx = ? AND position = ?
+                   AND kind = 'numbers'""",
+                *(validator, node, index, position),
+            )
+        )
+
+    def next_checks(self) -> list[Check]:
+        """Return the checks to do next: of one kind, about one look."""
+        rows = self.rows(
+            """SELECT * FROM checks WHERE outcome IS NULL
+               AND (validator, node, idx, root, kind) = (SELECT validator, node, idx, root, kind FROM checks
+                   WHERE outcome IS NULL ORDER BY rank, hour, rowid LIMIT 1) ORDER BY position"""
+        )
+        return [
+            Check(*(row[name] for name in ("validator", "node", "idx", "root", "position", "hour", "step", "kind")))
+            for row in rows
+        ]
+
+    def put_off(self, checks: Iterable[Check]) -> None:
+        """Do others first: these cannot be done now."""
+        for one in checks:
+            self.execute(f"UPDATE checks SET rank = rank + 1 WHERE {_ABOUT}", *one.key)
+
+    def conclude(self, check: Check, outcome: str, more: Iterable[Check] = ()) -> None:
+        """Keep what came of a check, and the rows that are checked for it."""
+        with self.transaction():
+            self.execute(f"UPDATE checks SET outcome = ? WHERE {_ABOUT}", outcome, *check.key)
+            self.add(more)
+
+    def is_checking(self, last: int) -> bool:
+        """Return whether looks up to an hour are still to be checked."""
+        return bool(self.value("SELECT 1 FROM checks WHERE outcome IS NULL AND hour <= ?", last))
+
+    def unlisted(self, last: int) -> list[CheckedRow]:
+        """Return what came of checks that no list has yet: of looks up to an hour, and of all rejections."""
+        rows = self.rows(
+            """SELECT k.* FROM checks AS k LEFT JOIN commitments AS c USING (node, idx, root)
+               WHERE k.listed IS NULL AND ((k.kind = 'numbers' AND k.outcome IS NOT NULL AND k.hour <= ?)
+               OR (k.outcome = 'refuted' AND NOT c.cased)) ORDER BY k.rowid""",
+            last,
+        )
+        return [_checked(row) for row in rows]
+
+    # Lists
+
+    @property
+    def last_hour(self) -> int:
+        """The hour of the latest list; 0 before any."""
+        return self.value("SELECT MAX(hour) FROM lists") or 0
+
+    @property
+    def first_open(self) -> int | None:
+        """The first hour with commitments that is in no list yet."""
+        return self.value("SELECT MIN(hour) FROM commitments")
+
+    def tally(self) -> Tally:
+        """Return what the lists so far say."""
+        records = {
+            row["validator"]: Record(int(row["total"]), json.loads(row["refuted_at"]), row["barred_until"])
+            for row in self.rows("SELECT * FROM records")
+        }
+        void = {(row["validator"], row["node"], row["idx"]): row["why"] for row in self.rows("SELECT * FROM void")}
+        return Tally(records, void)
+
+    def keep_list(self, hour: int, shown: ShownLooks, tally: Tally, checks: Sequence[CheckedRow]) -> None:
+        """Keep an hour's list, and delete what is no longer needed of it and the hours before."""
+        with self.transaction():
+            self.execute("INSERT INTO lists (hour, shown) VALUES (?, ?)", hour, shown.model_dump_json())
+            self.execute("DELETE FROM lists WHERE hour < ? AND sent", hour - KEPT_HOURS)
+            self.execute("DELETE FROM records")
+            self.execute("DELETE FROM void")
+            for who, one in tally.records.items():
+                about = str(one.total), json.dumps(one.refuted_at), one.barred_until
+                self.execute("INSERT INTO records VALUES (?, ?, ?, ?)", who, *about)
+            for (who, node, index), why in tally.void.items():
+                self.execute("INSERT INTO void VALUES (?, ?, ?, ?)", who, node, index, why)
+            for one in checks:
+                kind = "rejection" if one.outcome == "refuted" else "numbers"
+                key = one.validator, one.node, one.index, one.root, one.position, kind
+                self.execute(f"UPDATE checks SET listed = ? WHERE {_ABOUT}", hour, *key)
+            self.execute(
+                """DELETE FROM verdicts WHERE came < ? OR EXISTS (SELECT 1 FROM commitments AS c WHERE c.hour <= ?
+                   AND c.node = verdicts.node AND c.idx = verdicts.idx)""",
+                *(hour * HOUR_SECONDS, hour),
+            )
+            for table in ("commitments", "links", "checks"):
+                self.execute(f"DELETE FROM {table} WHERE hour <= ?", hour)
+
+    def adopt(self, shown: ShownLooks, found: LookList) -> None:
+        """Go on from a list that another journal of this trainer made, which was lost."""
+        records = {one.validator: Record(one.total, [], one.barred_until) for one in found.totals}
+        self.keep_list(found.hour, shown, Tally(records), ())
+        self.sent(found.hour)
+
+    def unsent(self) -> list[ShownLooks]:
+        """Return the lists that the orchestrator does not have yet, in order."""
+        rows = self.rows("SELECT shown FROM lists WHERE NOT sent ORDER BY hour")
+        return [ShownLooks.model_validate_json(row["shown"]) for row in rows]
+
+    def sent(self, hour: int) -> None:
+        self.execute("UPDATE lists SET sent = 1 WHERE hour = ?", hour)
+
+
+def _checked(row: sqlite3.Row) -> CheckedRow:
+    fields = ("validator", "node", "root", "position", "outcome")
+    return CheckedRow(index=row["idx"], **{name: row[name] for name in fields})

@@ -1,0 +1,334 @@
+"""The trainer's counting of looks: it follows verdicts and shown links, lists what each hour pays, and posts the sum.
+
+Wages are the owner's own money, and the owner needs the looks: so its trainer counts them, in lists that anybody counts
+again (`muster look verify`). What decides is in `muster.protocol`; what is replayed, in `trainer.look_checks`. Time is
+the chain's. Whatever others send, training goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import random
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from eth_utils.address import to_checksum_address
+
+from muster.chain.client import Chain
+from muster.chain.cursor import EventCursor
+from muster.clients.looks import NOT_FOUND, check_list, read_call, root_of
+from muster.clients.orchestrator import OrchestratorClient
+from muster.constants import HOUR_SECONDS
+from muster.contracts import wages
+from muster.contracts.court import CaseOpened
+from muster.contracts.runs import HourSealed, WorkCommitted
+from muster.errors import CheckError, RefusedError
+from muster.protocol.counting import LookKey, Tally, count_hour, key_of
+from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.hashes import content_hash, hex_hash
+from muster.protocol.looks import LINK_HOURS, SEARCHED, SETTLE_HOURS, checked_rows, settles_at
+from muster.protocol.messages import (
+    AcceptedCommitment,
+    ListedLook,
+    LookList,
+    LookStatement,
+    ShownLooks,
+    ValidatorTotal,
+    Verdict,
+)
+from muster.protocol.reasons import Why
+from muster.protocol.receipts import check_verdict
+from muster.protocol.terms import Terms
+from muster.runtime import telemetry
+from muster.runtime.files import write_durably
+from muster.runtime.loop import IDLE, Next
+from muster.verification.look_facts import ArrivedLook, CalledWork, judge_arrived
+from muster.verification.profiles import Profile
+from muster.verification.rules import CommittedWork
+from trainer.look_journal import Check, LookJournal
+
+POLL_SECONDS: Final = 5.0
+
+CHECKING_SECONDS: Final = 1800
+"""Longest that a list waits for checks that are still to be made, of the chain's seconds."""
+
+REJECTION, SEARCH, PICK = 0, 1, 2
+"""Ranks of checks: what holds work back is replayed first."""
+
+log = telemetry.logger("trainer")
+LISTED = telemetry.counter("trainer_looks_listed", "Verdicts that were listed as looks, by what came of them", ("why",))
+
+
+def read_secret(folder: Path) -> bytes:
+    """Return the secret by which rows are chosen, made at first use."""
+    path = folder / "secret"
+    if not path.exists():
+        write_durably(path, secrets.token_bytes(32))
+        path.chmod(0o600)
+    return path.read_bytes()
+
+
+@dataclass(eq=False)
+class LookKeeper:
+    """Counts the looks of one run."""
+
+    chain: Chain
+    client: OrchestratorClient
+    run: int
+    terms: Terms
+    profile: Profile
+    journal: LookJournal
+    folder: Path
+    """For what it keeps; that of the journal."""
+    _following: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _adopted: bool = field(default=False, init=False)
+    _warned: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        path = self.folder / "cursor.json"
+        self._cursor = EventCursor(self.chain, path, (WorkCommitted, HourSealed, CaseOpened), run=self.run)
+        self._secret = read_secret(self.folder)
+
+    # What decides what is trained on
+
+    async def takers(self, work: AcceptedCommitment) -> set[str]:
+        """Return the validators whose verdicts about accepted work took places, as far as is seen. Raises TRANSIENT."""
+        node = to_checksum_address(work.node)
+        if (known := self.journal.known_of(node, work.index)) is None or not self._has_heard(known.work, work):
+            await self.follow()
+            if (c := self.journal.commitment(node, work.index)) is None:
+                return set()
+            known = await read_call(self.chain, self.client, self.terms, c)
+            self.journal.know(known)
+        refuted = self.journal.refuted(known.work)
+        came = [(one.validator, second) for one, second in self.journal.came(known.work)]
+        return set(known.call(self.terms).takers([one for one in came if one[0] not in refuted]))
+
+    def _has_heard(self, c: CommittedWork, work: AcceptedCommitment) -> bool:
+        heard = {verdict.signature for verdict, _ in self.journal.came(c)}
+        return {verdict.signature for verdict in work.verdicts} <= heard
+
+    # Polling
+
+    async def poll(self) -> Next:
+        """Take in what is new, choose what to check, list the hours that are due, post what they sum to."""
+        if not self._adopted:
+            if not self.journal.last_hour:
+                await self._adopt()
+            self._adopted = True
+        await self.follow()
+        self._replay_rejections()
+        for validator, hour in self.journal.unpicked():
+            await self._pick(validator, hour)
+        await self._list_due()
+        for shown in self.journal.unsent():
+            await self.client.put_looks(shown)
+            self.journal.sent(shown.statement.hour)
+        await self._post()
+        return IDLE
+
+    async def is_settled(self) -> bool:
+        """Return whether all work that was committed is in lists, and all that they count is posted."""
+        if not self.terms.wage_bps:
+            return True
+        await self.follow()
+        return self.journal.first_open is None and not self.journal.unsent() and not await self._owed()
+
+    async def follow(self) -> None:
+        """Take in new verdicts, then what the chain has: a link that is shown comes after the verdicts of its hour."""
+        async with self._following:
+            while True:
+                page = await self.client.verdicts(self.run, self.journal.cursor)
+                came = await asyncio.to_thread(self._checked, list(zip(page.verdicts, page.came, strict=True)))
+                self.journal.keep_verdicts(came, page.cursor)
+                if not page.verdicts:
+                    break
+            more = True
+            while more:
+                batch = await self._cursor.poll()
+                seals = {event.at.block for event in batch if isinstance(event, HourSealed)}
+                self.journal.record(batch, await self.chain.block_times(seals))
+                await self._cursor.ack()
+                more = batch.more
+
+    def _checked(self, came: Sequence[tuple[Verdict, int]]) -> list[tuple[Verdict, int]]:
+        """Return those that their validators signed, with addresses as the chain writes them."""
+        kept = []
+        for verdict, second in came:
+            try:
+                check_verdict(self.client.domain, verdict)
+            except CheckError as error:
+                log.warning("ignoring a verdict", validator=verdict.validator, reason=str(error))
+                continue
+            of = {name: to_checksum_address(getattr(verdict, name)) for name in ("validator", "node")}
+            kept.append((verdict.model_copy(update=of), second))
+        return [(verdict, second) for verdict, second in kept if verdict.run == self.run]
+
+    async def _adopt(self) -> None:
+        """Go on from the run's latest list where this journal has none: it may be a new one."""
+        try:
+            shown = await self.client.looks(self.run)
+        except RefusedError as error:
+            if error.status != NOT_FOUND:
+                raise
+            return
+        self.journal.adopt(shown, check_list(self.client.domain, shown, self.run, await self.chain.keys(self.run)))
+
+    # Choosing what is checked
+
+    def _replay_rejections(self) -> None:
+        """Have rejections replayed that no court decides."""
+        self.journal.add(
+            Check(one.validator, c.node, c.index, one.root, one.position, c.hour, c.step, "rejection", REJECTION)
+            for one, c in self.journal.rejections()
+            if one.position is not None and one.position < self.terms.positions
+        )
+
+    async def _pick(self, validator: str, hour: int) -> None:
+        """Choose which rows of a validator's hour are checked, once its link is shown."""
+        looks = [one for one in await self._looks(hour, hour) if one.placed.validator == validator and one.why is None]
+        rows = [(look, position) for look in looks for position in look.rows(self.terms)]
+        chosen = self._draw(f"{hour} {validator}").sample(rows, min(len(rows), checked_rows(len(rows))))
+        self.journal.pick(validator, hour, [_check_of(look, position, PICK) for look, position in chosen])
+
+    async def search(self, check: Check) -> list[Check]:
+        """Return the rows that are replayed because one is false: of the validator's looks that are not counted yet."""
+        void = self.journal.tally().void
+        looks = [
+            one
+            for one in await self._looks(self.journal.last_hour + 1, check.hour + SETTLE_HOURS)
+            if one.placed.validator == check.validator and one.why is None and key_of(one.placed) not in void
+        ]
+        rows = [
+            (look, position)
+            for look in looks
+            for position in look.rows(self.terms)
+            if not self.journal.is_chosen(check.validator, look.placed.node, look.placed.index, position)
+        ]
+        drawn = self._draw(f"{check.validator} {check.node} {check.index} {check.position}")
+        return [_check_of(look, row, SEARCH) for look, row in drawn.sample(rows, min(len(rows), SEARCHED))]
+
+    def look_of(self, check: Check) -> ArrivedLook | None:
+        """Return the look that a check is about; None where a reorg took it, or it is counted."""
+        known = self.journal.known_of(check.node, check.index)
+        looks = self._judged([known]) if known and hex_hash(known.work.root) == check.root else ()
+        return next((one for one in looks if one.placed.validator == check.validator and one.why is None), None)
+
+    def _draw(self, about: str) -> random.Random:
+        return random.Random(hmac.digest(self._secret, f"{self.run} {about}".encode(), "sha256"))
+
+    async def _looks(self, first: int, last: int) -> list[ArrivedLook]:
+        """Return all verdicts about the work of these hours, judged by arrival, place, link and numbers."""
+        for c in self.journal.unknown(first, last):
+            self.journal.know(await read_call(self.chain, self.client, self.terms, c))
+        return self._judged(self.journal.known(first, last))
+
+    def _judged(self, works: Sequence[CalledWork]) -> list[ArrivedLook]:
+        found = []
+        for known in works:
+            c = known.work
+            about = self.journal.came(c), self.journal.links(c.hour), self.journal.refuted(c)
+            found += judge_arrived(known, *about, self.profile, self.terms)
+        return found
+
+    # Lists
+
+    async def _list_due(self) -> None:
+        """List the hours whose looks count by now, and what was found since the list before."""
+        now = (await self.chain.head()).timestamp
+        due = now // HOUR_SECONDS - 1 - LINK_HOURS - SETTLE_HOURS
+        while (hour := self._next_hour(due)) is not None:
+            waits = now < settles_at(hour) + CHECKING_SECONDS
+            if waits and self.journal.is_checking(hour + SETTLE_HOURS):
+                return
+            await self._list(hour)
+
+    def _next_hour(self, due: int) -> int | None:
+        """Return the next hour to list: with work, or the one that is due, to say what was found; None for none yet."""
+        first = self.journal.first_open
+        if first is not None and first <= due:
+            return first
+        return due if due > self.journal.last_hour and self.journal.unlisted(due + SETTLE_HOURS) else None
+
+    async def _list(self, hour: int) -> None:
+        """Count an hour's looks, and keep the list of it."""
+        # 1. What came, and what was found.
+        looks = await self._looks(hour, hour + SETTLE_HOURS)
+        checks, tally = self.journal.unlisted(hour + SETTLE_HOURS), self.journal.tally()
+        pot = await self.chain.call(wages.pot(self.run))
+
+        # 2. What counts of it.
+        placed = [look.placed for look in looks if look.why is None]
+        counted = count_hour(tally, hour, placed, checks, max(0, pot.funded - tally.total))
+        listed = [_listed(look, counted) for look in looks if look.placed.hour == hour]
+        found = LookList(run=self.run, hour=hour, looks=listed, checks=checks, totals=_totals(tally))
+
+        # 3. Signed and kept.
+        text = found.to_bytes().decode()
+        said = LookStatement(run=self.run, hour=hour, text_hash=content_hash(text.encode()), signature=UNSIGNED)
+        shown = ShownLooks(statement=sign_message(self.chain.signer, self.client.domain, said), text=text)
+        self.journal.keep_list(hour, shown, tally, checks)
+        self._tell(found)
+
+    def _tell(self, found: LookList) -> None:
+        """Say what a list comes to."""
+        for one in found.looks:
+            LISTED.labels(why=one.why or "counted").inc()
+        paid = sum(one.counted for one in found.looks)
+        log.info(
+            "listed an hour's looks", hour=found.hour, looks=len(found.looks), wages=paid, checks=len(found.checks)
+        )
+        for one in found.checks:
+            if one.outcome == "false":
+                log.warning(
+                    "a look is false", validator=one.validator, node=one.node, index=one.index, row=one.position
+                )
+        if any(one.why == "unfunded" for one in found.looks):
+            hint = "muster run wages fund"
+            log.warning("looks are not paid: the money for wages is used up", hour=found.hour, hint=hint)
+
+    # Posting
+
+    async def _owed(self) -> int:
+        """Return what is counted and not posted, in token wei."""
+        pot = await self.chain.call(wages.pot(self.run))
+        return self.journal.tally().total - pot.posted
+
+    async def _post(self) -> None:
+        """Post what the lists sum to, if it is more than was posted."""
+        tally = self.journal.tally()
+        pot = await self.chain.call(wages.pot(self.run))
+        if tally.total <= pot.posted:
+            return
+        if tally.total > pot.funded:  # it was taken back after it was counted: its notice is a day
+            if not self._warned:
+                log.warning("wages cannot be posted: less is funded than is counted", funded=pot.funded)
+            self._warned = True
+            return
+        totals = {one.validator: one.total for one in _totals(tally)}
+        mined = await self.chain.send(wages.post(self.run, root_of(self.run, totals), tally.total))
+        self._warned = False
+        log.info("posted wages", sum=tally.total, tx=mined.hash)
+
+
+def _check_of(look: ArrivedLook, position: int, rank: int) -> Check:
+    p, c = look.placed, look.known.work
+    return Check(p.validator, p.node, p.index, look.verdict.root, position, c.hour, c.step, "numbers", rank)
+
+
+def _listed(look: ArrivedLook, counted: dict[LookKey, Why | None]) -> ListedLook:
+    why = look.why or counted[key_of(look.placed)]
+    paid = 0 if why else look.placed.wage
+    return ListedLook.of(look.verdict, came=look.placed.came, counted=paid, why=why)
+
+
+def _totals(tally: Tally) -> list[ValidatorTotal]:
+    return [
+        ValidatorTotal(validator=who, total=one.total, barred_until=one.barred_until)
+        for who, one in sorted(tally.records.items())
+        if one.total or one.barred_until
+    ]
