@@ -91,11 +91,11 @@ class LookJournal(Journal):
         return self.value("SELECT value FROM state WHERE name = 'cursor'")
 
     def keep_verdicts(self, came: Iterable[tuple[Verdict, int]], cursor: str) -> None:
-        """Keep verdicts, the first of each validator about a root, and how far they were read."""
+        """Keep verdicts, the last of each validator about a root, and how far they were read."""
         with self.transaction():
             for verdict, second in came:
                 self.execute(
-                    "INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     *(verdict.validator, verdict.node, verdict.index, verdict.root, second),
                     *(verdict.accepted, verdict.position, verdict.model_dump_json()),
                 )

@@ -96,7 +96,7 @@ class LookKeeper:
     # What decides what is trained on
 
     async def takers(self, work: AcceptedCommitment) -> set[str]:
-        """Return the validators whose verdicts about accepted work took places, as far as is seen. Raises TRANSIENT."""
+        """Return whose acceptances of accepted work took places, as far as is seen. Raises TRANSIENT errors."""
         node = to_checksum_address(work.node)
         if (known := self.journal.known_of(node, work.index)) is None or not self._has_heard(known.work, work):
             await self.follow()
@@ -104,9 +104,8 @@ class LookKeeper:
                 return set()
             known = await read_call(self.chain, self.client, self.terms, c)
             self.journal.know(known)
-        refuted = self.journal.refuted(known.work)
-        came = [(one.validator, second) for one, second in self.journal.came(known.work)]
-        return set(known.call(self.terms).takers([one for one in came if one[0] not in refuted]))
+        came = self.journal.came(known.work)
+        return set(known.call(self.terms).takers([(one.validator, second) for one, second in came if one.accepted]))
 
     def _has_heard(self, c: CommittedWork, work: AcceptedCommitment) -> bool:
         heard = {verdict.signature for verdict, _ in self.journal.came(c)}

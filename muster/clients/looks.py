@@ -164,7 +164,8 @@ async def read_call(chain: ChainReader, client: OrchestratorClient, terms: Terms
     """Return who is called to a commitment, as the orchestrator says and the chain allows. Raises TRANSIENT errors."""
     drawing, committed = await chain.block(c.block + SAMPLE_BLOCKS), await chain.block(c.block)
     answer, [node] = await client.call(c.run, c.node, c.index), await chain.nodes([c.node])
-    seats, at = await chain.seats(c.run, drawing.timestamp), drawing.timestamp
+    seats, at, active = await chain.seats(c.run, drawing.timestamp), drawing.timestamp, await chain.validators(c.run)
+    seats = [seat for seat in seats if seat.address in answer.order or seat.address in active]  # others left meanwhile
     check_order(answer.order, seats, block_hash=drawing.hash, node=c.node, index=c.index, at=at, terms=terms)
     if answer.opens < committed.timestamp:
         raise MismatchError(f"the orchestrator opens commitment {c.index} of {c.node} before it was made")

@@ -83,8 +83,13 @@ def judge_arrived(
 
     came: with the second of each. links: that validators have shown for its hour. refuted: whose rejections of it are.
     """
-    c, call = known.work, known.call(terms)
-    takers = call.takers([(verdict.validator, second) for verdict, second in came if verdict.validator not in refuted])
+    c, drawn_by = known.work, hex_hash(known.drawn_by)
+    holding = [
+        (verdict.validator, second)
+        for verdict, second in came
+        if verdict.validator not in refuted and verdict.drawn_by in (None, drawn_by)
+    ]
+    takers = known.call(terms).takers(holding)
     found = []
     for verdict, second in sorted(came, key=lambda one: one[1]):
         who, link = verdict.validator, links.get(verdict.validator)
@@ -97,7 +102,7 @@ def judge_arrived(
             why = "late" if who in known.order else "uncalled"
         elif not verdict.look:
             why = "unread"
-        elif verdict.drawn_by != hex_hash(known.drawn_by) or not _is_whole(verdict, profile, terms):
+        elif verdict.drawn_by != drawn_by or not _is_whole(verdict, profile, terms):
             why = "incomplete"
         elif link is None or link.second >= link_due_at(c.hour):
             why = "unlinked"
