@@ -1,11 +1,13 @@
 """What each strategy earns, of workers, validators, judges, owners and cartels, on the real contracts.
 
     python benchmarks/incentives.py [--json] [--terms public local] [--only workers validators …] [--seed N]
+    python benchmarks/incentives.py --only looks [--quick] [--json]
     python benchmarks/incentives.py --json --merge FILE…
 
 Every world is a run on a separate Anvil whose clock is moved: weeks of commitments, inspections, cases, seals and
 claims by honest parties and one that deviates (testbed/economy). Income per day is an operator's wallet, free balance
-and locks at the end, less what it began with, its compute, its gas and what its stakes would have earned elsewhere.
+and locks at the end, less what it began with, its compute, its gas and what its stakes would have earned elsewhere, and
+for a validator the wages of its looks.
 What the contracts do not know is assumed, and printed (testbed/economy/assumptions.py).
 
 A validator that deviates is compared with an honest one in its place. Each world has one founded case a day, and after
@@ -32,21 +34,21 @@ share of unfounded cases follows from the two.
     shopping_gain   work that eight keys save at the same pay, of which the shortest draw is taken each time
     withdrawn       tokens of reserved pay that an owner keeps from workers by withdrawing and closing
 
-In a run with traps where nobody cheats (benchmarks/incentives_traps.py). c: the cost of a look; a call: a commitment
-that a validator was called for. benchmarks/incentives_contracts.py plays the same rules on the contracts, and fails
-unless every account agrees:
+Part `looks` needs no chain: benchmarks/incentives_looks.py plays the rules by which validators are called, checked and
+paid, where nobody cheats. c: the cost of a look; a call: a place that an honest validator holds.
 
     honest_margin_zero
-                    honest income − that of the best deviation that saves 30 % of the work, for 4, 6 and 9 validators
-    honest_margin_half
-                    the same of a validator that looks at half of the sample
-    turn_margin     the same of one that is not called and looks before its turn
-    honest_income_zero
-                    an honest validator's pay a day, gas and capital deducted
-    owner_cost      what traps and looking cost an owner, as a share of the pay
-    ticket_price    the prize for a trap, in pay
-    ticket_knows    share of traps that a validator must know before it gains nothing by looking at the others
-    ticket_bought   share of which a validator that never looks must know to earn as much as an honest one
+                    honest income − that of the best deviation that saves 8 % of a look, with 4, 5, 6 and 9 validators
+    mild_gain       the most that a deviation gains that saves less, at 4, 40 and 400 commitments an hour
+    lazy_found_…    hours from the first look until who invents all, half, or one row of twelve counts no more
+    lazy_paid_…     share of its false looks that are paid
+    seats_lost      share of honest validators that count no more after 30 days in bfloat16, by a hostile tenth
+    blocked         share of the work that trains nothing by a validator that rejects all, after its first day
+    pool_called     steps until a node is accused whose every step is false; pool_called_third: one of three
+    pool_replayed   rows that are replayed so of honest nodes, as a share of the rows of looks
+    owner_cost      wages, as a share of the pay
+    owner_checks    what the trainer replays, as a share of one validator's work
+    honest_income   an honest validator's pay a day, gas and capital deducted, with 4 validators
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import incentives_contracts, incentives_traps, report
+from benchmarks import incentives_looks, report
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts import registry, runs, token
 from muster.contracts.court import Outcome
@@ -110,8 +112,10 @@ HOLDS: Final = ((1, 99), (26, 1), (26, 2), (26, 99))
 """When friends begin to hold a worker, in hours, and how many cases they open at most. After 26 hours it has as much
 unsettled as a worker at full rate ever has."""
 HELD_DAYS: Final = 8
-PRODUCTION: Final = ("throttle", "rotation", "silence", "traps")
+PRODUCTION: Final = ("throttle", "rotation", "silence", "looks")
 """Parts that are played with public terms only."""
+LOOKS: Final = "looks"
+"""The part that is played without a chain."""
 
 Row = dict[str, Any]
 
@@ -305,13 +309,6 @@ class Study:
             rows.append({"validators": size, "shown": shown, "kept": kept, "gain": kept - shown})
         return rows
 
-    # --------------------------------------------------------------------------------------------------------- traps
-
-    def traps(self, chain: WorldChain) -> list[Row]:
-        """Play the rules of traps on the contracts, and then who earns what by looking."""
-        rows, costs = incentives_contracts.check(chain, self.terms, self.seed)
-        return rows + incentives_traps.study(costs)
-
 
 def hold(world: World, friends: Sequence[Validator], most: int) -> None:
     """Have a case against the first worker open for another hour, by a friend that has none."""
@@ -358,7 +355,7 @@ def mean_income(incomes: Iterable[Income]) -> Income:
     found = list(incomes)
     parts = {
         name: statistics.mean(getattr(one, name) for one in found)
-        for name in ("money", "compute", "gas", "capital", "days")
+        for name in ("money", "wages", "compute", "gas", "capital", "days")
     }
     return Income(found[0].name, **parts)
 
@@ -389,7 +386,6 @@ PARTS: Final[dict[str, Callable[[Study, WorldChain], list[Row]]]] = {
     "junk": Study.junk,
     "owner": Study.owner,
     "cartels": Study.cartels,
-    "traps": Study.traps,
 }
 
 
@@ -430,15 +426,18 @@ def figures(found: dict[str, dict[str, list[Row]]]) -> list[report.Figure]:
         ("withdrawn", over("owner", "withheld"), "tokens", most),
     ]
     made = [report.figure(name, values, unit=unit, **more) for name, values, unit, more in shown if values]
-    looking = [row for parts in found.values() for row in parts.get("traps", ())]
-    return made + (incentives_traps.figures(looking) if looking else [])
+    looking = [row for parts in found.values() for row in parts.get(LOOKS, ())]
+    return made + (incentives_looks.figures(looking) if looking else [])
 
 
 def main() -> int:
     parser = report.parser(__doc__)
     parser.add_argument("--terms", nargs="+", choices=sorted(TERMS), default=list(TERMS))
-    parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS))
+    parser.add_argument("--only", nargs="+", choices=sorted([*PARTS, LOOKS]), default=[*PARTS, LOOKS])
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--quick", action="store_true", help="play a few days of looks, of the fewest and most validators"
+    )
     parser.add_argument("--merge", nargs="+", type=Path, help="run nothing: put earlier runs' documents together")
     options = parser.parse_args()
 
@@ -450,8 +449,11 @@ def main() -> int:
         study, parts = Study(terms(name), options.seed), found.setdefault(name, {})
         for part in [part for part in options.only if name == "public" or part not in PRODUCTION]:
             begun = time.monotonic()
-            with tempfile.TemporaryDirectory() as folder, WorldChain.open(Path(folder)) as chain:
-                parts[part] = PARTS[part](study, chain)
+            if part == LOOKS:
+                parts[part] = incentives_looks.study(incentives_looks.QUICK if options.quick else incentives_looks.FULL)
+            else:
+                with tempfile.TemporaryDirectory() as folder, WorldChain.open(Path(folder)) as chain:
+                    parts[part] = PARTS[part](study, chain)
             print(f"{name} terms, {part}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     assumed = Assumptions().shown()
     return report.show(figures(found), as_json=options.json, assumptions=assumed, worlds=found)

@@ -32,6 +32,8 @@ class Operator(Account):
     """Its nodes."""
     compute: float = 0.0
     """Spent on work and replays, in tokens."""
+    wages: float = 0.0
+    """Of its looks, in tokens."""
     capital: float = 0.0
     """What its locked stakes would have earned elsewhere, in tokens."""
 
@@ -69,8 +71,6 @@ class Validator(Account):
     strategy: Validating
     joined: int = 0
     """The hour in which it registered."""
-    suspects: set[str] = field(default_factory=set[str])
-    """Nodes that it found at fault."""
     lost: int = 0
     """Its cases that ended not guilty."""
     gone: bool = False
@@ -104,6 +104,7 @@ class Income:
     name: str
     money: float
     """More or less in its wallet, its free balance and its locks than at the beginning."""
+    wages: float
     compute: float
     gas: float
     capital: float
@@ -111,7 +112,7 @@ class Income:
 
     @property
     def net(self) -> float:
-        return self.money - self.compute - self.gas - self.capital
+        return self.money + self.wages - self.compute - self.gas - self.capital
 
     @property
     def per_day(self) -> float:
@@ -119,7 +120,8 @@ class Income:
 
     def row(self) -> dict[str, Any]:
         """Return it as JSON, per day."""
-        parts = {name: round(getattr(self, name) / self.days, 4) for name in ("money", "compute", "gas", "capital")}
+        names = ("money", "wages", "compute", "gas", "capital")
+        parts = {name: round(getattr(self, name) / self.days, 4) for name in names}
         return {"name": self.name, "per_day": round(self.per_day, 4), **parts}
 
 

@@ -19,9 +19,9 @@ from muster.protocol.draws import chain_preimages, draw_base, group_draw, link_o
 from muster.protocol.hashes import keccak
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.kinds import kind_of
-from muster.protocol.terms import NO_HASH, Terms, run_hash
-from muster.settings.schema import ValidatorSettings
-from muster.verification.sample_policy import detection, false_rows, sample_size
+from muster.protocol.looks import rows_of_look, wage, weight
+from muster.protocol.terms import Terms, run_hash
+from muster.verification.sample_policy import detection, false_rows
 from testbed.economy.assumptions import Assumptions
 from testbed.economy.chain import WorldChain
 from testbed.economy.parties import (
@@ -83,7 +83,6 @@ class World:
     step: int = -1
     _budget_mean: float = 0.0
     _published: list[runs.Checkpoint] = field(default_factory=list)
-    _inspection: ValidatorSettings = field(default_factory=ValidatorSettings)
     _found: list[Commitment] = field(default_factory=list[Commitment])
     """What is wrong and not accused yet."""
     _random: random.Random = field(init=False)
@@ -339,21 +338,19 @@ class World:
     # --------------------------------------------------------------------------------------------------- validation
 
     def _inspect(self, c: Commitment) -> None:
-        """Let every validator inspect a commitment that does so."""
-        positions = self.terms.positions
-        for validator in self.validators:
-            if not validator.strategy.inspects or validator.gone:
-                continue
-            if c.is_missing:
-                c.found_by.append(validator)
-                continue
-            validator.operator.compute += self.assumptions.inspect * self._pay
-            suspect = c.key.address in validator.suspects
-            sample = sample_size(self._inspection, positions, index=c.index, suspect=suspect)
-            if self._random.random() < detection(positions, c.false_rows, sample):
-                c.found_by.append(validator)
-                validator.suspects.add(c.key.address)
-            elif self._random.random() < validator.strategy.slanders:
+        """Let as many validators as must accept a commitment look at it, and all see whether its file is there.
+
+        Which validators those are is drawn among those that look: who never does soon is called last.
+        """
+        looking = [one for one in self.validators if one.strategy.inspects and not one.gone]
+        if c.is_missing:
+            c.found_by += looking
+            looking = []
+        for validator in self._random.sample(looking, min(len(looking), self.terms.accepts_required)):
+            validator.operator.compute += self.assumptions.look * weight(c.index) * self._pay
+            validator.operator.wages += wage(self.terms, 0, c.index) / TOKEN
+            chance = detection(self.terms.positions, c.false_rows, rows_of_look(self.terms, c.index))
+            if self._random.random() < chance or self._random.random() < validator.strategy.slanders:
                 c.found_by.append(validator)
         if c.found_by:
             self._found.append(c)
@@ -392,7 +389,7 @@ class World:
             if validator.strategy.seals and not validator.gone:
                 vouched = keccak(f"{hour}".encode()) if validator.strategy.inspects else bytes(32)
                 link = link_of(validator_links(validator.address), validator.joined, hour)
-                self.chain.send(validator.address, runs.seal(self.run, hour, vouched, NO_HASH, link))
+                self.chain.send(validator.address, runs.seal(self.run, hour, vouched, link))
         self.chain.mine()
 
     def _proceed_until(self, timestamp: int) -> None:
@@ -437,6 +434,7 @@ class World:
         return Income(
             operator.name.split(" #")[0],
             (wallet + free + locks - operator.given) / TOKEN,
+            operator.wages,
             operator.compute,
             tokens_of_gas(gas, self.assumptions.gas),
             operator.capital,

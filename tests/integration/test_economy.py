@@ -51,7 +51,9 @@ def test_honest_workers_are_paid_and_validators_lose_nothing(chain: WorldChain) 
     for validator in world.validators:
         income = world.income(validator.operator)
         assert income.money == 0
-        assert income.compute == pytest.approx(2 * 24 * 4 * PAY / 12)
+        assert income.wages == pytest.approx(1.5 * income.compute)
+    looks = 2 * 2 * (24 * 4 + 4)
+    assert sum(world.income(one.operator).compute for one in world.validators) == pytest.approx(looks * PAY / 24)
     assert not world.cases.ended
     assert chain.read(runs.run_state(world.run)).reserved == 0
 

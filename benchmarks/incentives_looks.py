@@ -1,0 +1,701 @@
+"""What looking pays where nobody cheats: the rules of `muster/protocol/looks.py` and `counting.py`, without a chain.
+
+Part `looks` of `benchmarks/incentives.py`. Commitments come at random seconds. Validators are called, take places, are
+checked, barred and paid by the functions that orchestrator, trainer and validators call. What is made up is who does
+what: a *strategy* says when a verdict comes, what its look costs, and which of its rows are false.
+
+Money is in *c*, the cost of a look: the replay of 12 of 128 rows, 1/24 of a commitment's pay. A *call* is a place that
+an honest validator in the same seat would hold.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import islice, product
+from typing import Any, Final
+
+from benchmarks import report
+from benchmarks.inspection_pools import rows_of_step
+from muster.constants import BASIS_POINTS, HOUR_SECONDS
+from muster.protocol.counting import Tally, count_hour, key_of
+from muster.protocol.draws import draw_unit, shared_rows
+from muster.protocol.incentives import GAS_PRICE
+from muster.protocol.incentives import Looking as Economy
+from muster.protocol.looks import (
+    LAPSES,
+    LINK_HOURS,
+    SEARCHED,
+    SETTLE_HOURS,
+    Call,
+    PlacedLook,
+    Record,
+    Seat,
+    call_order,
+    checked_rows,
+    hold_seconds,
+    link_due_at,
+    rows_of_look,
+    settles_at,
+    wage,
+    weight,
+)
+from muster.protocol.messages import CheckedRow
+from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms_file import PUBLIC_DEFAULTS
+from muster.verification.pools import HONEST_SHARE, WINDOW, PooledRow, Unit, judge_pool, suspect_from, take_rows
+from muster.verification.profiles import BF16
+from testbed.samples.terms import made_terms
+
+Row = dict[str, Any]
+
+TERMS: Final = made_terms(PUBLIC_DEFAULTS, classes=(WorkClass(10_000, (8, 12, 16)),))
+LOOK: Final = Economy.of(TERMS, 0).cost
+"""c in pay."""
+SIZES: Final = (4, 5, 6, 9)
+USUAL: Final = 40
+"""Commitments an hour, of all nodes."""
+OPERATORS: Final = 10
+NODE_HOURS: Final = 120
+"""After which an operator begins again with another node, so that there are first commitments."""
+START: Final = 480_000
+"""The first hour: a day's first."""
+AFTER: Final = 20
+"""Seconds until a verdict comes, by default."""
+REFUTED_AFTER: Final = 600
+"""Seconds until the trainer has replayed what a rejection without a case names."""
+SAVES: Final = 0.08
+"""Share of a look from which on a deviation counts as one that saves work."""
+DAY: Final = 24 * HOUR_SECONDS
+PROMPT, MEDIAN, SPREAD, LONGEST = 100, 300, 0.7, 1_024
+"""Tokens of a prompt; those of completions are lognormal."""
+HOSTILE: Final = (0.1, 2, 1e-3)
+"""Share of the work that is hostile, its operators, and share of its rows that honest looks in bfloat16 fail."""
+CLAIM_GAS: Final = 60_000
+HONEST: Final = "honest"
+HONEST_NET: Final = TERMS.wage_bps / BASIS_POINTS / LOOK - 1
+"""c a call: where nobody cheats and no row is called false, all honest looks are paid."""
+
+
+@dataclass(frozen=True)
+class Looking:
+    """How a validator looks."""
+
+    name: str
+    false: float = 0.0
+    """Share of its looks of which rows are false."""
+    rows: float = 1.0
+    """Share of the rows of these that are, one at least."""
+    cost: float = 0.0
+    """Of these, in c."""
+    passes: bool = False
+    """No check tells its numbers from true ones."""
+    operator: int | None = None
+    """The only one whose rows are false."""
+    answers: float = 1.0
+    """Share of its calls that it answers."""
+    turns: bool = True
+    """Takes places that opened."""
+    newcomers: bool = True
+    """Looks at a node's first commitments."""
+    dearest: float = math.inf
+    """Looks only where the rows that it draws cost less, in c."""
+    after: int = AFTER
+    """Seconds from the time at which it may look until its verdict comes."""
+    uncalled: bool = False
+    """Looks at everything at once."""
+    unlinked: bool = False
+    """Shows its links too late."""
+    own: int = 0
+    """Operators whose workers are its own: it has their states."""
+    rejects: bool = False
+    """Rejects all, without a case."""
+    returns: int | None = None
+    """Seconds after which it looks again with another stake and key, once it counts no more."""
+
+
+def strategies() -> list[Looking]:
+    """Return what a single validator may do, in float32."""
+    hold = hold_seconds(TERMS)
+    return [
+        Looking(HONEST),
+        Looking("answers no call", answers=0.0),
+        Looking("answers half of its calls", answers=0.5),
+        Looking("skips the dearest draws, above 1.3 c", dearest=1.3),
+        Looking("takes no place that opened", turns=False),
+        Looking("skips first commitments", newcomers=False),
+        Looking("answers in the last second", after=hold - 1),
+        Looking("answers after its replacement", after=hold + AFTER + 1),
+        Looking("looks at everything at once, called or not", uncalled=True),
+        Looking("shows its links late", unlinked=True),
+        Looking("invents all, or copies another's numbers", false=1.0),
+        Looking("invents all, with a new key each time", false=1.0, returns=TERMS.jury_seniority),
+        Looking("invents half of its looks", false=0.5),
+        Looking("invents a third of its looks", false=1 / 3),
+        Looking("replays half of each row", false=1.0, cost=0.5),
+        Looking("replays the six shortest rows", false=1.0, rows=0.5, cost=0.35),
+        Looking("invents one row of twelve", false=1.0, rows=1 / 12, cost=11 / 12),
+        Looking("replays without the head", false=1.0, cost=0.8),
+        Looking("replays in int8", false=1.0, cost=0.5),
+        Looking("replays by the weights of the step before", false=1.0, cost=1.0),
+        Looking("invents all of one operator's", false=1.0, operator=0),
+        Looking("invents a tenth of one operator's", false=0.1, operator=0),
+        Looking("invents one row of 100", false=0.12, rows=1 / 12, cost=11 / 12),
+        Looking("invents one row of 600", false=0.02, rows=1 / 12, cost=11 / 12),
+        Looking("invents one look in 160", false=1 / 160),
+        Looking(REJECTS, rejects=True),
+    ]
+
+
+MILD: Final = ("invents one row of 100", "invents one row of 600", "invents one look in 160")
+"""Those whose gain depends on the rate, of all that save next to nothing."""
+REJECTS: Final = "rejects all"
+ONE_ACCEPT: Final = (HONEST, "invents half of its looks", "invents one row of twelve", "invents all of one operator's")
+LAZY: Final = (
+    ("all", Looking("all", false=1.0), 4, 0.0),
+    ("half", Looking("half", false=0.5), 4, 0.0),
+    ("one_row", Looking("one row of twelve", false=1.0, rows=1 / 12, cost=11 / 12), 7, 0.05),
+)
+"""What it invents; hours until it is found, and share of the false looks that are paid, at most."""
+LAZY_NINE: Final = (8.5, 0.13)
+"""The same of nine validators."""
+
+
+@cache
+def draw_costs() -> list[float]:
+    """Return what looks by drawn rows cost, in c."""
+    source, rows = random.Random(0), TERMS.look_rows
+    made = [
+        sum(PROMPT + min(LONGEST, source.lognormvariate(math.log(MEDIAN), SPREAD)) for _ in range(rows))
+        for _ in range(10_000)
+    ]
+    mean = statistics.mean(made)
+    return [one / mean for one in made]
+
+
+@cache
+def cheap_draws(dearest: float) -> float:
+    """Return what looks by rows that cost less cost, on average."""
+    return 1.0 if dearest == math.inf else statistics.mean(cost for cost in draw_costs() if cost < dearest)
+
+
+def new_address(source: random.Random) -> str:
+    return "0x" + source.randbytes(20).hex()
+
+
+# --- A run
+
+
+@dataclass
+class Played:
+    """What came of one validator. Money in c."""
+
+    calls: int = 0
+    """Places of the first round that it held; at first commitments each is two."""
+    cost: float = 0.0
+    paid: float = 0.0
+    rows: int = 0
+    """Of its looks that took places."""
+    checked: int = 0
+    false: Counter[str] = field(default_factory=Counter[str])
+    """By key: false looks that it made, and that were paid."""
+    false_paid: Counter[str] = field(default_factory=Counter[str])
+    found: dict[str, float] = field(default_factory=dict[str, float])
+    """Hours from a key's first look until it counted no more."""
+
+
+@dataclass
+class Validator:
+    """A validator while it plays."""
+
+    looking: Looking
+    address: str
+    since: int
+    played: Played = field(default_factory=Played)
+    lapses: Counter[int] = field(default_factory=Counter[int])
+    """By day. The next commitment knows of them, a minute or two early."""
+    first: int | None = None
+    """Second of this key's first look."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A look that took a place."""
+
+    by: Validator
+    placed: PlacedLook
+    rows: int
+    false: int
+    """Rows that are: the first ones, which are drawn like any others."""
+
+
+@dataclass
+class World:
+    """A run with some validators, hour by hour. The same seed makes the same commitments, whoever looks."""
+
+    looking: Sequence[Looking]
+    per_hour: int = USUAL
+    hours: int = 30 * 24
+    seed: int = 0
+    terms: Terms = TERMS
+    friends: int = 0
+    """The first so many validators replay together what both are called to."""
+    validators: list[Validator] = field(init=False)
+    tally: Tally = field(default_factory=Tally)
+    made: dict[int, list[Made]] = field(default_factory=dict[int, list[Made]])
+    """Looks that are not counted yet, by hour."""
+    refuted: list[CheckedRow] = field(default_factory=list[CheckedRow])
+    work: int = 0
+    waited: int = 0
+    """Commitments of which a place lapsed."""
+    late: int = 0
+    """Those that nobody decided while they were fresh."""
+    blocked: Counter[int] = field(default_factory=Counter[int])
+    """Those that a false rejection held back, by day since the start."""
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(f"{self.seed} {self.per_hour} {len(self.looking)}")
+        self.luck = random.Random(self.seed)
+        self.hold = hold_seconds(self.terms)
+        since = START * HOUR_SECONDS - self.terms.jury_seniority
+        self.validators = [Validator(one, new_address(self.random), since) for one in self.looking]
+
+    def play(self) -> list[Played]:
+        """Return what came of each validator once all its looks are counted."""
+        nodes, indices = [""] * OPERATORS, [0] * OPERATORS
+        for hour in range(START, START + self.hours):
+            for operator in range(OPERATORS):
+                if not nodes[operator] or (hour + 12 * operator) % NODE_HOURS == 0:
+                    nodes[operator], indices[operator] = new_address(self.random), 0
+            for second in sorted(self.random.randrange(HOUR_SECONDS) for _ in range(self.per_hour)):
+                operator = self.random.randrange(OPERATORS)
+                self.commit(operator, nodes[operator], indices[operator], hour * HOUR_SECONDS + second)
+                indices[operator] += 1
+            self.list_hour(hour + 1)
+        for hour in range(self.hours, self.hours + LINK_HOURS + SETTLE_HOURS + 1):
+            self.list_hour(START + hour + 1)
+        return [one.played for one in self.validators]
+
+    # ------------------------------------------------------------------------------------------------ a commitment
+
+    def commit(self, operator: int, node: str, index: int, now: int) -> None:
+        """Let the called validators look at a commitment, and those who follow them."""
+        seats = [Seat(one.address, one.since, self._rests(one, now)) for one in self.validators]
+        block_hash = self.random.randbytes(32)
+        order = call_order(seats, block_hash=block_hash, node=node, index=index, at=now, terms=self.terms)
+        call = Call(order, now, self.hold, self.terms.accepts_required)
+        by = {one.address: one for one in self.validators}
+        came = [(one.address, now + AFTER) for one in self.validators if one.looking.uncalled]
+        number = 0
+        while (round_ := next(islice(call.rounds(came), number, None), None)) is not None:
+            for address in round_.holders:
+                looking = by[address].looking
+                by[address].played.calls += 0 if number else weight(index)
+                if not looking.uncalled and self._answers(looking, number, index):
+                    came.append((address, round_.start + looking.after))
+            number += 1
+        takers = call.takers(came)
+        for one in call.lapsed(came, now + len(order) * self.hold):
+            by[one].lapses[now // DAY] += 1
+        friends = {one.address for one in self.validators[: self.friends]}
+        for place, (address, second) in enumerate(came):
+            look = PlacedLook(
+                address, node, index, now // HOUR_SECONDS, str(operator), second, wage(self.terms, 0, index)
+            )
+            helped = address in friends and any(other in friends for other, _ in came[:place])
+            self._look(by[address], look, operator, takes=address in takers, helped=helped)
+        self._decide(call, [by[one] for one in takers], [second for one, second in came if one in takers])
+
+    def _rests(self, one: Validator, now: int) -> bool:
+        record = self.tally.records.get(one.address)
+        # A late link comes half an hour after it was due.
+        owes = one.looking.unlinked and one.first is not None and now >= link_due_at(one.first // HOUR_SECONDS)
+        return (
+            one.lapses[now // DAY] >= LAPSES
+            or (record is not None and record.barred_until > now)
+            or (owes and now % HOUR_SECONDS < HOUR_SECONDS // 2)
+        )
+
+    def _answers(self, looking: Looking, number: int, index: int) -> bool:
+        return (
+            (looking.answers == 1 or self.luck.random() < looking.answers)
+            and (looking.turns or number == 0)
+            and (looking.newcomers or weight(index) == 1)
+            and (looking.dearest == math.inf or self.luck.choice(draw_costs()) < looking.dearest)
+        )
+
+    def _look(self, one: Validator, look: PlacedLook, operator: int, *, takes: bool, helped: bool) -> None:
+        """Let a validator look, and give its verdict."""
+        looking, played = one.looking, one.played
+        one.first = look.came if one.first is None else one.first
+        if looking.rejects:
+            row = CheckedRow(
+                validator=one.address,
+                node=look.node,
+                index=look.index,
+                root="0x" + "00" * 32,
+                position=0,
+                outcome="refuted",
+            )
+            self.refuted += [row] if takes else []
+            return
+        is_false = looking.operator in (None, operator) and self.luck.random() < looking.false
+        rows = rows_of_look(self.terms, look.index)
+        false = max(1, round(looking.rows * rows)) if is_false else 0
+        cost = looking.cost if is_false else cheap_draws(looking.dearest)
+        if operator < looking.own:
+            cost = 0.0
+        if helped:
+            cost *= 1 - shared_rows(self.terms) / self.terms.look_rows
+        played.cost += cost * weight(look.index)
+        played.false[one.address] += is_false
+        if takes and not looking.unlinked:
+            played.rows += rows
+            self.made.setdefault(look.hour, []).append(Made(one, look, rows, 0 if looking.passes else false))
+
+    def _decide(self, call: Call, takers: Sequence[Validator], came: Sequence[int]) -> None:
+        self.work += 1
+        in_time = [second for second in came if second < call.opens + 2 * self.hold]
+        self.late += len(in_time) < call.places
+        self.waited += sum(second < call.opens + self.hold for second in came) < call.places
+        self.blocked[call.opens // DAY - START * HOUR_SECONDS // DAY] += any(one.looking.rejects for one in takers)
+
+    # ---------------------------------------------------------------------------------------------------- its hour
+
+    def list_hour(self, hour: int) -> None:
+        """Check the looks whose links are due as an hour begins, and count those of the hour that settles then."""
+        now, due = hour * HOUR_SECONDS, hour - 1 - LINK_HOURS
+        done = due - SETTLE_HOURS
+        pending = [look for one in range(done, due + 1) for look in self.made.get(one, ())]
+        checks = [row for one in self.validators for row in self._check(one, due, pending)] + self.refuted
+        self.refuted = []
+        counted = count_hour(self.tally, done, [look.placed for look in pending], checks, left=10**40)
+        for look in self.made.pop(done, ()):
+            if counted[key_of(look.placed)] is None:
+                look.by.played.paid += look.placed.wage / (LOOK * self.terms.pay_of(0))
+                look.by.played.false_paid[look.placed.validator] += look.false > 0
+        for one in self.validators:
+            if one.first is not None and self.tally.record(one.address).barred_until > now:
+                one.played.found[one.address] = (now - one.first) / HOUR_SECONDS
+                one.first = None
+                if one.looking.returns is not None:
+                    one.address = new_address(self.luck)
+                    one.since = now + one.looking.returns - self.terms.jury_seniority
+
+    def _check(self, one: Validator, due: int, pending: Sequence[Made]) -> list[CheckedRow]:
+        """Return the false rows that a check of an hour finds, and the search after it."""
+        own = [look for look in pending if look.by is one and look.placed.validator == one.address]
+        fresh = [look for look in own if look.placed.hour == due]
+        count = checked_rows(sum(look.rows for look in fresh))
+        one.played.checked += count
+        if not any(look.false for look in fresh):
+            return []
+        rows = [(look, row) for look in fresh for row in range(look.rows)]
+        self.luck.shuffle(rows)
+        false = [look for look, row in rows[:count] if row < look.false]
+        if false:
+            left = rows[count:] + [(look, row) for look in own if look not in fresh for row in range(look.rows)]
+            searched = self.luck.sample(left, min(SEARCHED, len(left)))
+            one.played.checked += len(searched)
+            false += [look for look, row in searched if row < look.false]
+        return [
+            CheckedRow(
+                validator=look.placed.validator,
+                node=look.placed.node,
+                index=look.placed.index,
+                root="0x" + "00" * 32,
+                position=0,
+                outcome="false",
+            )
+            for look in false
+        ]
+
+
+# --- What came of it
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is played."""
+
+    days: int = 30
+    sizes: tuple[int, ...] = SIZES
+    mild: tuple[tuple[int, int], ...] = ((4, 4), (9, 4), (4, 400), (9, 400))
+    """Validators and rates at which those that save next to nothing are played, beside USUAL."""
+    months: int = 100_000
+    """Of honest validators in bfloat16."""
+    steps: int = 400
+    """Of honest nodes' pools."""
+
+
+FULL: Final = Size()
+QUICK: Final = Size(days=4, sizes=(4, 9), mild=((4, 4),), months=10_000, steps=50)
+
+
+@cache
+def honest_calls(size: int, per_hour: int, days: int, terms: Terms) -> list[int]:
+    """Return the calls of each validator where all are honest."""
+    return [one.calls for one in World([Looking(HONEST)] * size, per_hour, days * 24, terms=terms).play()]
+
+
+def nets(played: Sequence[Played], calls: Sequence[int]) -> list[float]:
+    """Return what each validator earned, in c a call."""
+    return [(one.paid - one.cost) / count for one, count in zip(played, calls, strict=True)]
+
+
+def alone(one: Looking, size: int, per_hour: int, days: int, terms: Terms = TERMS) -> Row:
+    """Let one validator deviate among honest ones."""
+    world = World([one] + [Looking(HONEST)] * (size - 1), per_hour, days * 24, terms=terms)
+    played = world.play()
+    own, *others = nets(played, honest_calls(size, per_hour, days, terms))
+    return {
+        "kind": "alone",
+        "name": one.name,
+        "validators": size,
+        "per_hour": per_hour,
+        "accepts": terms.accepts_required,
+        "net": own,
+        "saved": 1 - played[0].cost / played[0].calls,
+        "others": statistics.mean(others),
+        "waited": world.waited / world.work,
+        "late": world.late / world.work,
+        "blocked_first_day": world.blocked[0],
+        "blocked": sum(count for day, count in world.blocked.items() if day) / world.work,
+        "wages": sum(one.paid for one in played) * LOOK / world.work,
+        "checks": sum(one.checked for one in played) / statistics.mean(one.rows for one in played[1:]),
+        "day": (played[0].paid - played[0].cost) * LOOK / days,
+    }
+
+
+def found(one: Looking, size: int, per_hour: int, days: int) -> Row:
+    """Let all validators invent, each again by a new key once it is found, and links come at the last moment."""
+    played = World([replace(one, returns=0)] * size, per_hour, days * 24).play()
+    keys = [(own, key) for own in played for key in own.found]
+    return {
+        "kind": "found",
+        "name": one.name,
+        "validators": size,
+        "per_hour": per_hour,
+        "keys": len(keys),
+        "hours": statistics.mean(own.found[key] for own, key in keys),
+        "paid": statistics.mean(own.false_paid[key] / own.false[key] for own, key in keys),
+        "paid_of_all": sum(own.false_paid[k] for own, k in keys) / sum(own.false[k] for own, k in keys),
+        "checks": sum(own.checked for own in played) / statistics.mean(own.rows for own in played),
+    }
+
+
+def lost(size: int, per_hour: int, months: int) -> Row:
+    """Return the share of honest validators that count no more after 30 days in bfloat16, by a hostile tenth.
+
+    What is drawn is which checked rows are found false; two of two operators bar (`Record.find`).
+    """
+    source = random.Random(f"{size} {per_hour}")
+    share, operators, rate = HOSTILE
+    each = checked_rows(round(per_hour * TERMS.accepts_required / size * TERMS.look_rows))
+    barred = 0
+    for _ in range(months):
+        record = Record()
+        for _ in range(binomial(source, 30 * 24 * each, share * rate)):
+            more = binomial(source, each - 1 + SEARCHED, share * rate)
+            record.find((str(source.randrange(operators)) for _ in range(1 + more)), 0)
+        barred += record.barred_until > 0
+    return {"kind": "lost", "validators": size, "per_hour": per_hour, "share": barred / months}
+
+
+def binomial(source: random.Random, count: int, chance: float) -> int:
+    """Return how many of so many come true, each with a small chance."""
+    times, passed = 0, source.expovariate(-math.log1p(-chance))
+    while passed < count:
+        times, passed = times + 1, passed + source.expovariate(-math.log1p(-chance))
+    return times
+
+
+def helped(days: int) -> list[Row]:
+    """Return what help, coalitions and cheaper arithmetic bring over honest looking, in c a call."""
+    rows: list[Row] = []
+
+    def world(name: str, looking: Sequence[Looking], members: int, **more: Any) -> None:
+        played = World(looking, hours=days * 24, **more)
+        earned = nets(played.play(), honest_calls(len(looking), USUAL, days, TERMS))
+        gain, others = (statistics.mean(part) - HONEST_NET for part in (earned[:members], earned[members:]))
+        who = {"name": name, "members": members, "validators": len(looking)}
+        rows.append({"kind": "helped", **who, "gain": gain, "others": others, "late": played.late / played.work})
+
+    honest = Looking(HONEST)
+    for friends, size in ((2, 4), (2, 5), (2, 9), (3, 9)):
+        world("share what they replay", [honest] * size, friends, friends=friends)
+    for one in (
+        Looking("has the states of a tenth of the work, its own workers'", own=1),
+        Looking("has those of a third", own=3),
+        Looking("has all: every worker helps it", own=OPERATORS),
+        Looking("replays in int8, in bfloat16", false=1.0, cost=0.5, passes=True),
+        Looking("is silent", answers=0.0),
+    ):
+        world(one.name, [one, *[honest] * 3], 1)
+    replaced = Looking("answer after their replacement", after=hold_seconds(TERMS) + AFTER + 1)
+    world(replaced.name, [replaced] * 2 + [honest] * 3, 2)
+    return rows
+
+
+@dataclass
+class Watched:
+    """A node's work, step by step, as one validator of several sees it (`muster.verification.pools`)."""
+
+    seed: int
+    size: int
+    each: int
+    """Commitments of a step."""
+    mean: Callable[[random.Random, int], float]
+    """Of a step's gaps, as a share of the pool limit."""
+    units: list[Unit] = field(default_factory=list[Unit])
+    own: list[dict[int, list[PooledRow]]] = field(init=False)
+    """By validator and step: rows of its looks that all validators replay."""
+    looks: int = 0
+    replayed: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    """Validators and the steps of which they replayed what counts."""
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.own = [{} for _ in range(self.size)]
+
+    def pass_step(self, step: int) -> bool:
+        """Return whether a validator accuses the node as it looks at the work of a step."""
+        shared, first = shared_rows(TERMS), step * self.each
+        rows = rows_of_step(self.random, self.mean(self.random, step), self.each * shared)
+        looked: set[int] = set()
+        for number in range(self.each):
+            for one in self.random.sample(range(self.size), TERMS.accepts_required):
+                self.own[one].setdefault(step, []).extend(rows[number * shared : (number + 1) * shared])
+                looked.add(one)
+                self.looks += 1
+        accused = sum(self._accuses(one, step, first) for one in sorted(looked))
+        last, block_hash = first + self.each - 1, self.random.randbytes(32)
+        drawn = draw_unit(block_hash=block_hash, node="0x" + "11" * 20, first=first, last=last, terms=TERMS)
+        counted = take_rows((rows[(index - first) * shared + place] for index, place in drawn), tokens_of)
+        self.units.append(Unit(step, first, last, tuple(counted)))
+        return accused > 0
+
+    def _accuses(self, one: int, step: int, first: int) -> bool:
+        steps = [other for other in self.own[one] if other > step - WINDOW]
+        suspect = suspect_from([list(take_rows(self.own[one][s], tokens_of)) for s in steps], BF16.pool)
+        if suspect is None:
+            return False
+        self.replayed |= {(one, other) for other in range(steps[suspect], step)}
+        found = judge_pool(self.units[steps[suspect] :], BF16, about=first)
+        return found is not None and found.accuse
+
+
+def tokens_of(row: PooledRow) -> int:
+    return row.sums.tokens
+
+
+def steps_until_accused(size: int, each: int, every: int) -> float:
+    """Return in how many steps a node is accused of which one step of so many is false: the median of some nodes."""
+
+    def steps(seed: int) -> int:
+        watched = Watched(seed, size, each, lambda _, step: 0.5 if step % every else 1.5)
+        return next(step + 1 for step in range(3 * WINDOW) if watched.pass_step(step))
+
+    return statistics.median(steps(seed) for seed in range(5))
+
+
+def pools(steps: int) -> list[Row]:
+    """Return when nodes are accused whose steps are false, and what is replayed of honest ones, as a share of looks.
+
+    As many of an honest node's steps lean as ever may.
+    """
+    rows: list[Row] = []
+    for each, size in product((1, 5, 20), (4, 5, 9)):
+        row: Row = {"kind": "pool", "each": each, "validators": size}
+        row |= {f"one_of_{every}": steps_until_accused(size, each, every) for every in (1, 3)}
+        honest = Watched(1, size, each, lambda source, _: 1.5 if source.random() < HONEST_SHARE else 0.5)
+        for step in range(steps):
+            honest.pass_step(step)
+        more = sum(len(honest.units[step].rows) for _, step in honest.replayed)
+        rows.append(row | {"replayed": more / honest.looks / TERMS.look_rows})
+    return rows
+
+
+def owners(size: int = 4) -> list[Row]:
+    """Return what an honest validator has spent when it sees that its owner does not pay, in pay."""
+    hours = settles_at(0) / HOUR_SECONDS
+    spent = hours * USUAL * TERMS.accepts_required / size * LOOK
+    return [
+        {"kind": "owner", "name": name, "hours": hours, "spent": spent}
+        for name in ("counts nobody, or its friends only", "calls true looks false, or early ones late")
+    ] + [{"kind": "owner", "name": "takes its balance back after the notice", "hours": 0.0, "spent": 0.0}]
+
+
+def study(size: Size) -> list[Row]:
+    """Return all rows, each with its kind."""
+    one_accept = replace(TERMS, accepts_required=1)
+    every = strategies()
+    rows = [alone(one, n, USUAL, size.days) for n in size.sizes for one in every]
+    rows += [alone(one, n, rate, size.days) for n, rate in size.mild for one in every if one.name in MILD]
+    rows += [alone(one, 4, 10, size.days) for one in every if one.name == HONEST]
+    rows += [alone(one, n, USUAL, size.days, one_accept) for n in size.sizes for one in every if one.name in ONE_ACCEPT]
+    rows += [found(one, n, rate, size.days) for _, one, _, _ in LAZY for n in size.sizes for rate in (4, USUAL)]
+    rows += [lost(n, rate, size.months) for n in size.sizes for rate in (USUAL, 400)]
+    rows += helped(size.days) + owners() + pools(size.steps)
+    return rows
+
+
+def figures(rows: Sequence[Row]) -> list[report.Figure]:
+    """Return the figures of looking."""
+
+    def of(kind: str, **only: Any) -> list[Row]:
+        return [row for row in rows if row["kind"] == kind and all(row[k] == v for k, v in only.items())]
+
+    usual = of("alone", accepts=TERMS.accepts_required, per_hour=USUAL)
+    sizes = sorted({row["validators"] for row in usual})
+    margins = [HONEST_NET - max(r["net"] for r in usual if r["validators"] == n and r["saved"] >= SAVES) for n in sizes]
+    mild = [
+        row["net"] - HONEST_NET
+        for row in of("alone", accepts=TERMS.accepts_required)
+        if row["saved"] < SAVES and row["name"] != HONEST
+    ]
+    small = [n for n in sizes if n <= 6]
+    shown: list[tuple[str, list[float], float, str, bool]] = [
+        ("honest_margin_zero", margins, 0.4, "c a call", False),
+        ("mild_gain", mild, 0.002, "c a call", True),
+    ]
+    for name, one, hours, paid in LAZY:
+        played = of("found", name=one.name, per_hour=USUAL)
+        few = [row for row in played if row["validators"] in small]
+        many = [row for row in played if row["validators"] == 9]
+        shown += [
+            (f"lazy_found_{name}", [row["hours"] for row in few], hours, "hours", True),
+            (f"lazy_paid_{name}", [row["paid"] for row in few], paid, "of its false looks", True),
+            (f"lazy_found_{name}_nine", [row["hours"] for row in many], LAZY_NINE[0], "hours", True),
+            (f"lazy_paid_{name}_nine", [row["paid"] for row in many], LAZY_NINE[1], "of its false looks", True),
+        ]
+    base = [row for row in usual if row["name"] == HONEST]
+    slow = of("alone", name=HONEST, per_hour=10)
+    claim = CLAIM_GAS * GAS_PRICE / TERMS.pay_of(0)
+    economy = Economy.of(TERMS, 0)
+
+    def income(row: Row) -> float:
+        return row["day"] - economy.day - claim
+
+    shown += [
+        ("seats_lost", [row["share"] for row in of("lost", per_hour=USUAL)], 0.002, "of the honest", True),
+        ("seats_lost_400", [row["share"] for row in of("lost", per_hour=400)], 0.02, "of the honest", True),
+        ("blocked", [row["blocked"] for row in usual if row["name"] == REJECTS], 0.01, "of the work", True),
+        ("pool_called", [row["one_of_1"] for row in of("pool")], 14, "steps", True),
+        ("pool_called_third", [row["one_of_3"] for row in of("pool")], 65, "steps", True),
+        ("pool_replayed", [row["replayed"] for row in of("pool")], 0.01, "of the looks", True),
+        ("owner_cost", [row["wages"] for row in base], 0.13, "of the pay", True),
+        ("owner_checks", [row["checks"] for row in base], 0.2, "of one validator's work", True),
+        ("honest_income", [income(row) for row in base if row["validators"] == 4], 0.0, "pay a day", False),
+        ("honest_income_10", [income(row) for row in slow], 0.0, "pay a day", False),
+    ]
+    return [
+        report.figure(name, values, target=target, unit=unit, part="looks", ratio=max if most else min, at_most=most)
+        for name, values, target, unit, most in shown
+        if values
+    ]
