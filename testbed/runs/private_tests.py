@@ -1,13 +1,11 @@
-"""A run with private tests, from the sealed set to the reveal: who learns what, who is believed, who is punished.
+"""A run with private tests, from the sealed set to the last master: who learns what, and what a stranger finds.
 
-Real are the chain, the contracts, the orchestrator's process, the validators with their journals and loops, the court,
-and the trainer's intake. No model is run: a worker's rows are written by hand, and validators check everything of them
-but the replay. The actors:
+Real are the chain, the contracts, and the processes of the orchestrator and the trainer. A worker's rows are written by
+hand, and the validators that are called accept them unseen. Each of two epochs has one step:
 
-    v1, v2   honest validators; they grade, compare, accuse and vote
-    v3       grades everything as solved, and says so under its signature
-    v4       copies v1's commitment without grading, and judges as an honest one does
-    w1       an honest worker, who solves some of its tasks
+    step 0   w1 commits work of the first epoch; the trainer grades it, trains on it, publishes step 1
+    step 1   everything that a member can read is searched for the tests; w1 commits work of the second epoch
+    step 2   the trainer ends: it shows the masters, and a stranger grades everything again
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -27,46 +25,36 @@ from fastapi.routing import APIRoute
 
 from muster.authoring.tasks.generated import make_task_set
 from muster.authoring.tasks.sealing import seal_set
+from muster.chain.keys import write_secret
 from muster.chain.masters_file import write_masters
-from muster.clients.node_session import NodeSession
+from muster.clients.grade_check import GradeCheck, GradeReport
 from muster.clients.run_data import RunTasks, make_rules
-from muster.constants import MICRO
-from muster.contracts import masters, registry
-from muster.contracts.court import CaseOpened, CaseResolved, Outcome
-from muster.contracts.registry import Status
-from muster.contracts.run_terms import Series
+from muster.constants import MICRO, SAMPLE_BLOCKS
+from muster.contracts import runs
 from muster.errors import RefusedError
-from muster.grading.grades import RowGrade
+from muster.grading.grades import parse_grades
 from muster.grading.masters import Masters
 from muster.grading.sealing import task_key
-from muster.protocol.eip712 import UNSIGNED, sign_message
-from muster.protocol.hashes import hex_hash
-from muster.protocol.kinds import reason_of
-from muster.protocol.messages import Grade, ShownGrades
+from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.prompts import end_token
 from muster.protocol.terms import WorkClass
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.reader import RolloutReader
-from muster.rollouts.schema import Rollout
-from muster.settings.schema import Settings
+from muster.swarm.plan import PROFILE
 from muster.tasksets.taskset import TaskSet
-from muster.verification.bundles import Inspection, ReplayedRow
-from muster.verification.profiles import CPU_FP32
-from muster.verification.rules import CommittedWork, Rules
-from muster.verification.statistics import RowSums
+from muster.verification.rules import Rules
 from orchestrator.page.routes import pages
 from testbed.chain.anvil import Anvil
-from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.processes import Service, ended
+from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture
+from testbed.runs.trainer_process import ONE, train
+from testbed.runs.world import naming
 from testbed.samples.models import write_model
 from testbed.samples.rollouts import drawn_row
 from testbed.waiting import until
-from trainer.accepted_work import AcceptedWork
-from validator.context import RunMasters, RunVerificationContext
-from validator.grade_check import GradeReport, grade_again
-from validator.inspector import Inspector
-from validator.service import OutOfServiceError, Validator
 
+EPOCHS: Final = 2
 LIMIT: Final = 40
 TERMS: Final[dict[str, Any]] = {
     "group_size": 4,
@@ -77,6 +65,13 @@ TERMS: Final[dict[str, Any]] = {
     "accepts_required": 2,
     "classes": (WorkClass(10_000, (8, 12)),),
 }
+TRAINER: Final[dict[str, Any]] = {
+    "batch_groups": 1,
+    "max_files": 1,
+    "max_steps": EPOCHS,
+    "mismatch_bound": 100,
+    "eval_every": 0,
+}
 
 
 @dataclass
@@ -84,45 +79,18 @@ class StoryFacts:
     """What the story measured."""
 
     test_bytes_found: int = 0
-    """Occurrences of a sealed reference, its key or the master in data that a worker can get before the reveal."""
+    """Occurrences of a sealed reference, its key or a master in data that others than owner and trainer can get while
+    the epochs last."""
     searched_bytes: int = 0
     control_found: int = 0
     """The same search, over the set before it was sealed."""
-    refused: dict[str, int] = field(default_factory=dict)
-    """HTTP status by name: of each non-validator that asked for the master, and of the copier."""
-    graded: int = 0
-    """Rows whose rewards reached the trainer."""
-    solved: int = 0
-    right_rewards: bool = False
-    """Whether the rewards equal those that the tests give."""
-    signal: bool = False
-    """Whether the rewards of at least one group differ."""
-    wrong_grader_punished: bool = False
-    lock_lost: int = 0
-    convicted: dict[str, str] = field(default_factory=dict)
-    honest_free: bool = False
-    report: GradeReport = field(default_factory=GradeReport)
-
-
-class BelievingModel:
-    """A model that believes every row instead of replaying it."""
-
-    profile = CPU_FP32
-
-    async def replay(self, step: int, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
-        return [ReplayedRow(None, RowSums(len(row.completion_tokens), 0.0, 0.0, 0.0, 0.0)) for row in rollouts]
-
-
-class WrongInspector(Inspector):
-    """Grades everything as solved."""
-
-    async def grade(self, commitment: CommittedWork, inspection: Inspection, master: bytes) -> Sequence[RowGrade]:
-        grades = await super().grade(commitment, inspection, master)
-        return [grade._replace(reward=MICRO, parts=(MICRO,)) for grade in grades]
-
-
-class WrongValidator(Validator):
-    inspector_class = WrongInspector
+    solved: list[int] = field(default_factory=list)
+    """Rows that the tests call solved, by step."""
+    trained: list[float] = field(default_factory=list)
+    """The mean reward of each batch, as the trainer reports it."""
+    masters_before: int = 0
+    """Masters that are shown before the run ends."""
+    report: GradeReport = field(default_factory=lambda: GradeReport(""))
 
 
 @dataclass
@@ -137,147 +105,133 @@ class PrivateStory:
     masters: Masters
     facts: StoryFacts = field(default_factory=StoryFacts)
 
-    # Shared by all nodes
-
     @asynccontextmanager
-    async def context(self, name: str, *, validates: bool) -> AsyncIterator[RunVerificationContext]:
-        """Yield a verification context. Before the reveal only a validator gets the masters."""
+    async def check(self, name: str) -> AsyncIterator[GradeCheck]:
+        """Yield what a member, or a stranger, has of the run: chain, orchestrator, tasks and rules."""
         async with (
             self.run.chain(name) as chain,
-            self.run.client(self.orchestrator.url, name, timeout=60) as client,
+            self.run.client(self.orchestrator.url, name) as client,
             RolloutReader() as reader,
         ):
             terms = await chain.terms(self.run.run)
             tasks = await RunTasks.fetch(client, terms, self.folder / name)
+            await tasks.ensure_all()  # whatever a member could fetch lies in its folder
             rules = make_rules(chain, self.run.run, terms, tasks, self.folder / "model")
-            masters = RunMasters(chain, client, self.run.run, terms, self.run.key(name) if validates else None)
-            model: Any = BelievingModel()
             with rules.scorers:
-                yield RunVerificationContext(chain, client, reader, model, rules, tasks, masters)
-
-    @asynccontextmanager
-    async def validator(self, name: str, kind: type[Validator]) -> AsyncIterator[None]:
-        """Run a validator's loops until left. Raises what ended them, unless it was its conviction."""
-        section = {"state_dir": self.folder / name / "state", "stagger_seconds": 1}
-        values = {"run": self.run.run, "validator": section, "chain": self.run.settings.model_dump()}
-        settings = Settings.model_validate(values)
-        async with self.context(name, validates=True) as context:
-            session = NodeSession(context.chain, context.client)  # pyright: ignore[reportArgumentType]
-            validator = kind(settings, session, context.reader, self.run.links(name)[0])
-            await validator.check_registration()
-            loops = asyncio.create_task(validator.serve_run(context), name=name)
-            try:
-                yield
-                if loops.done() and not isinstance(loops.exception(), OutOfServiceError):
-                    loops.result()
-            finally:
-                loops.cancel()
-                await asyncio.gather(loops, return_exceptions=True)
-                validator.journal.close()
-
-    # The acts
+                yield GradeCheck(chain, client, reader, rules, tasks)
 
     async def tell(self) -> StoryFacts:
         """Play the whole story and return what it measured."""
-        await self.run.publish(0)
-        await self.masters_are_refused()
-        work, expected = await self.the_worker_commits()
-        async with AsyncExitStack() as stack:
-            for name, kind in {"v1": Validator, "v2": Validator, "v3": WrongValidator}.items():
-                await stack.enter_async_context(self.validator(name, kind))
-            await self.the_trainer_gets_rewards(work, expected)
-            await self.a_copier_cannot_open(work)
-            await self.nothing_leaks(work)
-            await stack.enter_async_context(self.validator("v4", Validator))
-            await self.the_wrong_grader_is_convicted()
-        await self.a_stranger_checks_after_the_reveal()
+        options = {**TRAINER, "grade_masters": self.folder / "secret" / "masters.json"}
+        trainer = await asyncio.to_thread(train, self.run, self.orchestrator, self.folder / "model", ONE, **options)
+        with ended(trainer):
+            await self.published(0, trainer)
+            await self.work_is_trained_on(0, trainer)
+            self.facts.masters_before = sum([await self.is_shown(epoch) for epoch in (1, 2)])
+            await self.nothing_leaks()
+            await self.work_is_trained_on(1, trainer)
+            await until(lambda: self.is_shown(EPOCHS), "the last master is shown")
+        async with self.check("stranger") as check:
+            self.facts.report = await check.run()
         return self.facts
 
-    async def masters_are_refused(self) -> None:
-        """Only an active validator is given the master."""
-        for who in ("w1", "trainer", "stranger"):
-            async with self.run.client(self.orchestrator.url, who) as client:
-                self.facts.refused[who] = await status_of(client.master(self.run.run, 1, self.run.key(who)))
+    async def published(self, step: int, trainer: Service) -> None:
+        """Wait until a step is on chain and reported."""
 
-    async def the_worker_commits(self) -> tuple[CommittedWork, dict[int, int]]:
-        """Commit rows as drawn; return the work, and the reward that the tests give each row."""
-        name, node = "w1", self.run.key("w1").address
-        async with self.context(name, validates=False) as context:
-            await context.tasks.ensure_all()  # whatever a worker could fetch lies in its folder
-            rules = context.rules
-            draw = rules.draw(await context.chain.draw_source(node), 0)
+        async def there() -> bool:
+            assert trainer.is_running, trainer.said
+            try:
+                async with self.run.client(self.orchestrator.url, None) as client:
+                    return bool((await client.step_report(self.run.run, step)).run)
+            except RefusedError:
+                return False
+
+        await until(there, lambda: f"step {step} is reported: {trainer.said[-4000:]}")
+
+    async def is_shown(self, epoch: int) -> bool:
+        async with self.run.client(self.orchestrator.url, None) as client:
+            try:
+                return hash_bytes((await client.shown_master(self.run.run, epoch)).master) == self.masters.of(epoch)
+            except RefusedError:
+                return False
+
+    async def work_is_trained_on(self, step: int, trainer: Service) -> None:
+        """Commit work of a step, let it be accepted, and wait for the step that is trained on it."""
+        expected = await self.the_worker_commits(step)
+        await self.published(step + 1, trainer)
+        async with self.run.client(self.orchestrator.url, None) as client:
+            said = await client.step_report(self.run.run, step + 1)
+            [grades] = [parse_grades(await client.grades_text(self.run.run, name)) for name in said.grades]
+        assert {one.position: one.reward for one in grades} == expected
+        self.facts.solved.append(sum(reward > 0 for reward in expected.values()))
+        self.facts.trained.append(said.metrics["reward"] or 0.0)
+
+    async def the_worker_commits(self, step: int) -> Mapping[int, int]:
+        """Commit rows as drawn and have them accepted; return the reward that the tests give each row."""
+        node, index = self.run.key("w1").address, step
+        async with self.check("w1") as mine:
+            rules = mine.rules.at(step)
+            draw = rules.draw(await mine.chain.draw_source(node), index)
             rows, expected = [], dict[int, int]()
+            nothing = {"task_reward": 0, "parts": np.array([], np.int64)}
             for position in range(rules.terms.positions):
                 group, sample = divmod(position, rules.terms.group_size)
-                drawn = draw.groups[group]
-                text = f"</think>{self.answer(rules, drawn.task) if sample < group else '0'}"
+                right = sample < group
+                expected[position] = MICRO * right
+                text = f"</think>{self.answer(rules, draw.groups[group].task) if right else '0'}"
                 tokens = rules.tokenizer(text, add_special_tokens=False)["input_ids"]
-                reward = expected[position] = MICRO if sample < group else 0
-                scores = {"task_reward": reward, "parts": np.array([reward], np.int64)}
-                if rules.is_sealed(drawn.task):
-                    scores = {"task_reward": 0, "parts": np.array([], np.int64)}
-                rows.append(drawn_row(rules, draw, position, [*tokens, end_token(rules.tokenizer)], step=0, **scores))
-            data, root = write_rollouts(rows), rollout_tree(rows).root
-            await context.client.put_file(data, self.run.run, 0, root)
-        await self.run.commit(name, 0, hex_hash(root))
-        return CommittedWork(self.run.run, 0, node, 0, root, 0, 0), expected
+                tokens = [*tokens, end_token(rules.tokenizer)]
+                rows.append(drawn_row(rules, draw, position, tokens, step=step, **nothing))
+            data, root = write_rollouts(rows), hex_hash(rollout_tree(rows).root)
+            name = (await mine.client.put_file(data, self.run.run, index, root)).file_hash
+        await self.run.commit("w1", index, root, step)
+        await asyncio.gather(*(self.accepts(one, index, step, root, name) for one in VALIDATORS))
+        return expected
+
+    async def accepts(self, validator: str, index: int, step: int, root: str, name: str) -> None:
+        """Accept work, if this validator is called to it."""
+        node = self.run.key("w1").address
+        async with self.run.client(self.orchestrator.url, validator) as client, self.run.chain(validator) as chain:
+
+            async def called() -> bool | None:
+                try:
+                    return (await client.ask_call(self.run.run, node, index, root)).may_look
+                except RefusedError:  # the block that draws is not there yet
+                    return None
+
+            if await until(lambda: _known(called), "somebody is called"):
+                [event] = [one for one in await chain.all_events(runs.WorkCommitted) if one.index == index]
+                drawn_by = hex_hash(await chain.block_hash(event.at.block + SAMPLE_BLOCKS))
+                verdict = self.run.verdict(validator, "w1", index, root, name, step=step, drawn_by=drawn_by)
+                await client.post_verdict(verdict)
 
     def answer(self, rules: Rules, slot: int) -> str:
         """Return the answer that a good worker finds by itself."""
         part, index = rules.task_set.locate(slot)
-        plain = next(one for one in self.plain.document.parts if one.name == part.name)
-        return self.plain.task_of(plain, index).reference["answer"]
+        [plain] = self.plain.document.parts
+        return self.plain.task_of(plain, EPOCHS * index + part.sealed - 1).reference["answer"]
 
-    async def the_trainer_gets_rewards(self, work: CommittedWork, expected: dict[int, int]) -> None:
-        """Poll as the trainer does, until the work is there with the rewards that validators agree on."""
-        async with self.context("trainer", validates=False) as context:
-            rules, talks = context.rules, (context.chain, context.client, context.reader)
-            vocabulary = rules.model.vocabulary
-            accepted = AcceptedWork(*talks, self.run.run, rules.terms, vocabulary, rules.task_set)
-
-            async def arrived() -> bool:
-                await accepted.poll(0, ())
-                return bool(accepted.files)
-
-            await until(arrived, "the trainer has graded work")
-        [file] = accepted.files
-        rewards = {row.position: row.task_reward for row in file.rollouts}
-        self.facts.graded = len(json.loads(file.ref.grades))
-        self.facts.solved = sum(reward == MICRO for reward in rewards.values())
-        self.facts.right_rewards = rewards == expected
-        self.facts.signal = any(len({row.task_reward for row in group}) > 1 for group in file.groups())
-
-    async def a_copier_cannot_open(self, work: CommittedWork) -> None:
-        """v4 repeats v1's commitment in its own verdict, and then shows what v1 has shown."""
-        async with self.run.client(self.orchestrator.url, "v4") as client:
-            verdicts, _ = await client.verdicts(self.run.run)
-            theirs = next(one for one in verdicts if one.validator == self.run.key("v1").address)
-            same = {"grades": theirs.grades, "inspected": theirs.inspected}
-            copied = self.run.verdict("v4", "w1", 0, theirs.root, theirs.file_hash, **same)
-            await client.post_verdict(copied)
-            shown, _ = await client.grades(self.run.run)
-            text = next(one for one in shown if one.statement.validator == theirs.validator)
-            statement = Grade(**(text.statement.model_dump() | {"validator": copied.validator, "signature": UNSIGNED}))
-            mine = ShownGrades(statement=sign_message(self.run.key("v4"), self.run.domain, statement), text=text.text)
-            self.facts.refused["copier"] = await status_of(client.show_grades(mine))
-
-    async def nothing_leaks(self, work: CommittedWork) -> None:
-        """Search what a worker can get for the references, their keys, and the master."""
+    async def nothing_leaks(self) -> None:
+        """Search what others than owner and trainer can get for the references, their keys, and the masters."""
         needles, slots = self.needles(), range(self.plain.size)
-        haystack = [*self.folder_of("w1"), *self.lines_of(self.folder / "w1"), *await self.answers_of(work)]
-        haystack += self.folder_of("orchestrator/storage")
+        haystack = [*self.folder_of("w1"), *self.lines_of(self.folder / "w1"), *await self.answers()]
+        haystack += self.folder_of("orchestrator")
         self.facts.searched_bytes = sum(map(len, haystack))
         self.facts.test_bytes_found = count(needles, haystack)
         self.facts.control_found = count(needles, [self.plain.proof(slot).line for slot in slots])
 
     def needles(self) -> list[bytes]:
         """Return every secret as the bytes that it could lie about as."""
-        master, secrets = self.masters.of(1), []
-        for part in self.plain.document.parts:
-            for task in self.plain.tasks_of(part):
-                answer, key = str(task.reference["answer"]), task_key(master, part.name, task.id)
-                secrets += [f'"{answer}"'.encode(), answer.encode(), key, key.hex().encode()]
-        return [*secrets, master, master.hex().encode()]
+        [part], secrets = self.plain.document.parts, list[bytes]()
+        for place, task in enumerate(self.plain.tasks_of(part)):
+            epoch = place % EPOCHS + 1
+            answer, key = (
+                str(task.reference["answer"]),
+                task_key(self.masters.of(epoch), f"{part.name}-{epoch}", task.id),
+            )
+            secrets += [f'"{answer}"'.encode(), answer.encode(), key, key.hex().encode()]
+        masters = [self.masters.of(epoch) for epoch in range(1, EPOCHS + 1)]
+        return [*secrets, *masters, *(master.hex().encode() for master in masters)]
 
     def folder_of(self, name: str) -> list[bytes]:
         return [path.read_bytes() for path in (self.folder / name).rglob("*") if path.is_file()]
@@ -289,21 +243,23 @@ class PrivateStory:
         parts = (*task_set.document.parts, *task_set.document.held_out)
         return [task.to_line() for part in parts for task in task_set.tasks_of(part) if task.sealed is not None]
 
-    async def answers_of(self, work: CommittedWork) -> list[bytes]:
+    async def answers(self) -> list[bytes]:
         """Return what every address of the orchestrator answers that can be read. Raises for one that is not known."""
         run = self.run.run
         described = json.loads(self.orchestrator.get(f"/v1/runs/{run}")[1])
-        accepted = json.loads(self.orchestrator.get(f"/v1/runs/{run}/accepted")[1])
-        files = [*described["files"].values(), *(one["file_hash"] for one in accepted)]
+        said = json.loads(self.orchestrator.get(f"/v1/runs/{run}/steps/1")[1])
+        [work] = json.loads(self.orchestrator.get(f"/v1/runs/{run}/verdicts")[1])["verdicts"][:1]
+        files = [*described["files"].values(), *said["batch"], *said["grades"]]
         values: dict[str, Sequence[object]] = {
             "run": [run],
-            "address": [self.run.key(name).address for name in ("w1", "v1", "v2", "v3", "v4")],
-            "node": [work.node],
+            "address": [self.run.key(name).address for name in ("w1", *VALIDATORS)],
+            "node": [work["node"]],
             "index": [0],
-            "root": [hex_hash(work.root)],
+            "root": [work["root"]],
             "case": [0],
             "metric": ["reward"],
-            "epoch": [1],
+            "epoch": [1, 2],
+            "hour": [0],
             "step": [0, 1],
             "day": ["2026-01-01"],
             "name": files,
@@ -325,41 +281,10 @@ class PrivateStory:
                     found.append(ask(address))
         return found
 
-    async def the_wrong_grader_is_convicted(self) -> None:
-        address = self.run.key("v3").address
-        async with self.run.chain("stranger") as chain:
-            before = (await chain.call(registry.node(address))).lock
 
-            async def jailed() -> bool:
-                return (await chain.call(registry.node(address))).status == Status.JAILED
-
-            await until(jailed, "the wrong grader is convicted")
-            head = (await chain.head()).number
-            events = await chain.events([CaseOpened, CaseResolved], chain.addresses.from_block, head)
-            opened = {event.case_id: event for event in events if isinstance(event, CaseOpened)}
-            for event in events:
-                if isinstance(event, CaseResolved) and event.outcome == Outcome.GUILTY:
-                    self.facts.convicted[opened[event.case_id].node] = reason_of(opened[event.case_id].kind)
-            self.facts.lock_lost = before - (await chain.call(registry.node(address))).lock
-            others = [self.run.key(name).address for name in ("v1", "v2", "v4", "w1")]
-            self.facts.honest_free = all(node.status == Status.ACTIVE for node in await chain.nodes(others))
-        self.facts.wrong_grader_punished = self.facts.convicted == {address: "wrong_grade"}
-
-    async def a_stranger_checks_after_the_reveal(self) -> None:
-        """Reveal the master, and reproduce every grade as a stranger without a key that counts."""
-        async with self.run.chain("owner") as chain:
-            await chain.send(masters.reveal_master(self.run.run, Series.GRADES, self.masters.of(1)))
-        async with self.context("stranger", validates=False) as context:
-            self.facts.report = await grade_again(context, self.run.run, {1})
-
-
-async def status_of(asking: Awaitable[object]) -> int:
-    """Return the status with which a request is answered."""
-    try:
-        await asking
-    except RefusedError as error:
-        return error.status
-    return 200
+async def _known(called: Any) -> tuple[bool] | None:
+    said = await called()
+    return None if said is None else (said,)
 
 
 def count(needles: Iterable[bytes], haystack: Sequence[bytes]) -> int:
@@ -373,7 +298,7 @@ def seal(folder: Path) -> tuple[TaskSet, TaskSet, Masters]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run").mkdir()
     plain = make_task_set(3, levels=(12,), train=48, held_out=8, folder=folder / "plain")
-    masters = Masters.make(1)
+    masters = Masters.make(EPOCHS)
     write_masters(folder / "secret" / "masters.json", masters)
     sealed = seal_set(plain, [part.name for part in plain.document.parts], folder / "run" / "tasks", masters)
     return plain, sealed, masters
@@ -382,13 +307,15 @@ def seal(folder: Path) -> tuple[TaskSet, TaskSet, Masters]:
 async def prepare(folder: Path, anvil: Anvil) -> PrivateStory:
     """Seal a set, and create the run whose terms name it."""
     plain, sealed, masters = await asyncio.to_thread(seal, folder)
-    write_model(folder / "model")
-    private = {"grade_tip": masters.tip, "grade_epochs": 1, "grade_epoch_steps": 1}
-    terms = {**TERMS, **private, "task_count": sealed.size, "task_root": sealed.root}
+    model = write_model(folder / "model")
+    private = {"grade_tip": masters.tip, "grade_epochs": EPOCHS, "grade_epoch_steps": 1}
+    terms = {**TERMS, **private, **naming(model, sealed, PROFILE)}
     run = await RunFixture.build_on(anvil, folder, seed="private", workers=("w1",), **terms)
+    write_secret(folder / "trainer.key", run.secret("trainer"))
     run.mine_every(1, anvil)
-    files = {"run_folder": folder / "run", "masters": folder / "secret" / "masters.json"}
-    return PrivateStory(folder, run, Orchestrator(run, folder / "orchestrator", **files), plain, masters)
+    return PrivateStory(
+        folder, run, Orchestrator(run, folder / "orchestrator", run_folder=folder / "run"), plain, masters
+    )
 
 
 def play(folder: Path) -> StoryFacts:
