@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from eth_utils.address import to_checksum_address
 
 from muster.constants import MICRO
 from muster.contracts.registry import Node, Role, Status
@@ -144,9 +145,14 @@ class Chain:
         return [active for _ in addresses]
 
 
-def accepted_work_of(chain: Chain, client: Orchestrator, required: int = 1) -> AcceptedWork:
+def accepted_work_of(chain: Chain, client: Orchestrator, required: int = 1, *, places: bool = True) -> AcceptedWork:
+    """Return accepted work whose validators took places, or did not."""
+
+    async def takers(work: AcceptedCommitment) -> set[str]:
+        return {to_checksum_address(one.validator) for one in work.verdicts if places}
+
     terms = replace(rules().terms, accepts_required=required)
-    return AcceptedWork(cast(Any, chain), cast(Any, client), RolloutReader(), RUN, terms, 105)
+    return AcceptedWork(cast(Any, chain), cast(Any, client), RolloutReader(), RUN, terms, 105, takers=takers)
 
 
 def trainer_with(settings: Settings, client: Orchestrator, accepted_work: AcceptedWork) -> Trainer:

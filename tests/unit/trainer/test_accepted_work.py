@@ -164,24 +164,8 @@ async def test_a_file_that_storage_lost_is_refused_after_a_while_and_until_then_
     assert (await accepted_work.poll(0, ())).refused == (FORGED,)
 
 
-@pytest.mark.parametrize(
-    ("distrusted", "picked", "refused", "fetched"),
-    [(False, False, 1, 1), (True, False, 1, 0), (False, True, 0, 0)],
-    ids=["neither", "validator that misses traps", "picked"],
-)
-async def test_traps_train_nothing_and_who_misses_them_counts_no_more(
-    distrusted: bool, picked: bool, refused: int, fetched: int
-) -> None:
-    async def is_picked(*about: object) -> bool:
-        return picked
-
+async def test_who_took_no_place_decides_nothing_now() -> None:
     client = Accepting(signed())
-    accepted_work = accepted_work_of(Seen(Status.ACTIVE), client)
-    accepted_work.traps = SimpleNamespace(  # type: ignore[assignment]
-        is_picked=is_picked, distrusted={VALIDATOR.address} if distrusted else set()
-    )
-    for _ in range(2):
-        await accepted_work.poll(0, ())
-    assert len(accepted_work.refused) == refused
-    assert len(client.fetched) == fetched, "what is fetched is no file of rollouts"
-    assert accepted_work.left_out == ({FORGED: STEP} if picked else {})
+    accepted_work = accepted_work_of(Seen(Status.ACTIVE), client, places=False)
+    assert (await accepted_work.poll(0, ())).refused == (), "the place may be seen later"
+    assert client.fetched == []
