@@ -19,12 +19,9 @@ Reason = Literal[
     "activation_mismatch",
     "wrong_logprobs",
     "wrong_tool",
-    "wrong_grade",
     "wrong_span",
 ]
-"""Why a commitment is rejected. Changing the order breaks every run (`muster.protocol.kinds`): a new one is last.
-
-No verdict has `wrong_grade`: it accuses a validator that graded private tests wrongly."""
+"""Why a commitment is rejected. Changing the order breaks every run (`muster.protocol.kinds`): a new one is last."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,8 @@ class ReasonRow:
 
     means: str
     """For the person whose work it was."""
-    shown_by: Literal["storage", "file", "rows", "replay", "grades"]
-    """What a case is judged by: whether the storage has the file, the whole file, rows alone, their replay, grades."""
+    shown_by: Literal["storage", "file", "rows", "replay"]
+    """What a case is judged by: whether the storage has the file, the whole file, rows alone, their replay."""
     advice: str = ""
     """What an honest operator should check, where there is something."""
     of_row: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +89,6 @@ REASONS: Final[dict[Reason, ReasonRow]] = {
         beyond={"logprobs_beyond": "rows that the largest difference of a log-probability rejects"},
     ),
     "wrong_tool": ReasonRow("a tool's answer in a row is not what the tool gives", "rows"),
-    "wrong_grade": ReasonRow("a validator's grades of the private tests are not what the tests give", "grades"),
     "wrong_span": ReasonRow(
         "the parts of a completion that were sampled and given do not alternate, or the task has no tools", "rows"
     ),

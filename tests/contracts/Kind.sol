@@ -15,5 +15,5 @@ library Kind {
     uint8 internal constant ACTIVATION_MISMATCH = 9;
     uint8 internal constant WRONG_LOGPROBS = 10;
     uint8 internal constant WRONG_TOOL = 11;
-    uint8 internal constant WRONG_SPAN = 13;
+    uint8 internal constant WRONG_SPAN = 12;
 }

@@ -6,7 +6,7 @@ import re
 from typing import get_args
 
 from muster.protocol.kinds import kind_of, reason_of
-from muster.protocol.reasons import REASONS, TICKETED, Reason
+from muster.protocol.reasons import REASONS, Reason
 from testbed.paths import ROOT
 
 
@@ -17,7 +17,7 @@ def numbers(path: str) -> dict[str, int]:
 
 def test_the_kinds_that_the_court_acts_on_are_numbered_as_here() -> None:
     found = numbers("contracts/interfaces/ISlashCourt.sol")
-    assert found == {reason.upper(): kind_of(reason) for reason in ("data_missing", TICKETED, "wrong_grade")}
+    assert found == {reason.upper(): kind_of(reason) for reason in ("data_missing",)}
 
 
 def test_the_contracts_tests_number_all_kinds_as_here() -> None:
