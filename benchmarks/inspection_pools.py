@@ -20,12 +20,12 @@ import numpy as np
 
 from benchmarks.report import Figure, figure, none
 from muster.contracts.court import Outcome
-from muster.protocol.draws import draw_unit, pool_rows
+from muster.protocol.draws import draw_unit, shared_rows
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.kinds import kind_of
+from muster.protocol.looks import rows_of_look
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
-from muster.settings.schema import ValidatorSettings
 from muster.verification.pools import (
     CONVICT,
     HONEST_SHARE,
@@ -37,7 +37,6 @@ from muster.verification.pools import (
     take_rows,
 )
 from muster.verification.profiles import BF16
-from muster.verification.sample_policy import sample_size
 from muster.verification.statistics import RowSums
 from testbed.samples.commitments import rules
 from testbed.samples.court import HEAD, CourtChain, CourtContext, case_of, take_turn
@@ -68,7 +67,7 @@ def steps_until_accused(source: random.Random, each: int, is_false: Callable[[in
     """Return in how many steps a node is accused that makes `each` commitments in one; those that are false are all."""
     units: list[Unit] = []
     terms = replace(rules().terms, groups_per_commitment=32)
-    places = each * pool_rows(terms)
+    places = each * shared_rows(terms)
     for step in range(2 * WINDOW):
         first, last = step * each, (step + 1) * each - 1
         found = judge_pool(units, BF16, about=first)
@@ -76,7 +75,7 @@ def steps_until_accused(source: random.Random, each: int, is_false: Callable[[in
             return step + 1
         rows = rows_of_step(source, 1.5 if is_false(step) else 0.5, places)
         drawn = draw_unit(block_hash=source.randbytes(32), node=NODE, first=first, last=last, terms=terms)
-        shown = [rows[(index - first) * pool_rows(terms) + place] for index, place in drawn]
+        shown = [rows[(index - first) * shared_rows(terms) + place] for index, place in drawn]
         units.append(Unit(step, first, last, tuple(take_rows(shown, lambda row: row.sums.tokens))))
     raise AssertionError(f"not accused in {2 * WINDOW} steps")
 
@@ -116,8 +115,7 @@ def pool_honest() -> list[Figure]:
 def inspections(rows: float) -> float:
     """Convert so many of the longest rows into inspections, by public defaults: a unit is one such row."""
     terms = replace(rules().terms, group_size=16, groups_per_commitment=8, max_completion_tokens=4096)
-    own = sample_size(ValidatorSettings(), terms.positions, index=1000, suspect=False)
-    return rows / (own + pool_rows(terms))
+    return rows / rows_of_look(terms, 1000)
 
 
 async def _asked(sums: RowSums | None) -> list[int]:

@@ -1,7 +1,8 @@
-"""The challenger: takes to court what this validator rejected beyond the accusing threshold, and others' wrong grades.
+"""The challenger: takes to court what this validator rejected beyond the accusing threshold.
 
 Each poll brings what the journal says is due; a restart in between loses nothing. Several validators find the same
-thing at once, so they accuse in turns, in an order that differs from node to node (`ruling.turn_of`).
+thing at once, so they accuse in turns, in an order that differs from node to node (`ruling.turn_of`). Evidence goes to
+the orchestrator right before its case: nobody else reads it until a case on chain names it.
 """
 
 from __future__ import annotations
@@ -14,22 +15,18 @@ from typing import Final
 from muster.chain.client import Chain, event_of
 from muster.chain.types import Block
 from muster.contracts import court, refutations, registry, runs
-from muster.contracts.codec import Transaction
 from muster.contracts.court import CaseOpened, Outcome
 from muster.contracts.registry import Status
 from muster.errors import CheckError, RevertError, UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.kinds import kind_of
-from muster.protocol.messages import ShownGrades, Verdict
-from muster.protocol.reasons import TICKETED
 from muster.rollouts.leaves import leaf_of
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import IDLE, Next
-from muster.verification.bundles import Inspection, parse_bundle
-from muster.verification.grade_evidence import make_grade_bundle
+from muster.verification.bundles import parse_bundle
 from validator.context import RunVerificationContext
-from validator.evidence import read_rows, read_work, verify_evidence, verify_grade_evidence
+from validator.evidence import read_rows, verify_evidence
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
 from validator.records import PendingCase
@@ -80,14 +77,14 @@ class Challenger:
         """Accuse, unless the accused cannot be accused, now or ever."""
         c = case.commitment
         node, work, until = await asyncio.gather(
-            self.chain.call(registry.node(case.accused)),
-            self.chain.call(runs.work(case.accused)),
+            self.chain.call(registry.node(c.node)),
+            self.chain.call(runs.work(c.node)),
             self.chain.call(runs.challengeable_until(c.node, c.index)),
         )
         if node.status in (Status.JAILED, Status.WITHDRAWN):
             return self.journal.close_accusation(case, "moot")
         if self.journal.cases_ended(Outcome.NOT_GUILTY) >= MAX_LOST_CASES:
-            log.error("no more accusations: too many cases were lost", node=case.accused, lost=MAX_LOST_CASES)
+            log.error("no more accusations: too many cases were lost", node=c.node, lost=MAX_LOST_CASES)
             return self._delay(case, SUSPECT_SECONDS)
         if until < head.timestamp:
             return self.journal.close_accusation(case, "late")
@@ -102,7 +99,7 @@ class Challenger:
         return None
 
     def _delay(self, case: PendingCase, seconds: float) -> None:
-        self.journal.delay_accusations(case.accused, time.time() + seconds)
+        self.journal.delay_accusations(case.commitment.node, time.time() + seconds)
 
     async def _accuse(self, case: PendingCase, open_cases: int, head: Block) -> None:
         """Prove it, or open a case, unless one of the `open_cases` makes it needless or the evidence does not hold."""
@@ -113,16 +110,18 @@ class Challenger:
         if open_cases and await self._is_needless(case, open_cases, head):
             return self._delay(case, max(1.0, self.stagger_seconds))
 
-        # 2. Verify the evidence as a juror will: a false accusation is the worst outcome.
-        said = case.statement
-        verify = self._verify_grades(case, said) if isinstance(said, ShownGrades) else self._verify_work(case, said)
-        inspection, opening = await verify
+        # 2. Verify the evidence as a juror will, with a freshly loaded model: a false accusation is the worst outcome.
+        c = case.commitment
+        await self.context.model.reload()
+        inspection = await verify_evidence(case.evidence, case.kind, c, self.context)
         if not inspection.guilty:
             log.error("not accusing: a second inspection finds nothing", **case.about, why=inspection.why)
             return self.journal.close_accusation(case, "withdrawn")
 
         # 3. Open the case.
-        receipt = await self.chain.send(opening)
+        await self.context.client.put_evidence(case.evidence)
+        target, evidence = court.Target(c.node, c.index, c.step, c.root), hash_bytes(content_hash(case.evidence))
+        receipt = await self.chain.send(court.open_case(target, case.kind, case.position, evidence))
         failpoint("validator.accused")
         self.journal.expect_event(case, time.time() + UNSEEN_SECONDS)
         CASES.inc()
@@ -145,44 +144,10 @@ class Challenger:
         log.info("proven", **case.about, tx=mined.hash)
         return True
 
-    async def _verify_work(self, case: PendingCase, verdict: Verdict) -> tuple[Inspection, Transaction]:
-        """Replay with a freshly loaded model. Return what it finds, and the call that opens the case."""
-        c, kind = case.commitment, case.kind
-        await self.context.model.reload()
-        inspection = await verify_evidence(case.evidence, kind, c, self.context)
-        evidence = hash_bytes(verdict.evidence or "")
-        return inspection, court.open_case(court.Target(c.node, c.index, c.step, c.root), kind, case.position, evidence)
-
-    async def _verify_grades(self, case: PendingCase, shown: ShownGrades) -> tuple[Inspection, Transaction]:
-        """Grade the row again. Return what it finds, and the call that opens the case by the signed statement."""
-        c, said, context = case.commitment, shown.statement, self.context
-
-        # 1. Show the row.
-        rollouts = await read_work(c, context)
-        if case.position < len(rollouts):
-            await context.ensure_tasks([rollouts[case.position].task], c.step)
-        me = self.chain.signer.address
-        bundle = make_grade_bundle(context.rules, c, rollouts, case.position, shown, accuser=me).to_bytes()
-
-        # 2. Verify, and store the evidence that a case will name.
-        grades = hash_bytes(said.grades)
-        inspection = await verify_grade_evidence(bundle, c, case.accused, grades, context)
-        if inspection.guilty:
-            await context.client.put_evidence(bundle)
-        opening = court.open_grade_case(
-            court.Target(c.node, c.index, c.step, c.root),
-            case.accused,
-            grades,
-            hash_bytes(said.salt),
-            bytes.fromhex(said.signature[2:]),
-            hash_bytes(content_hash(bundle)),
-        )
-        return inspection, opening
-
     async def _is_needless(self, case: PendingCase, open_cases: int, head: Block) -> bool:
         """Return whether one of the open cases against the accused makes this one needless."""
-        accused, charge = case.accused, (case.kind, case.commitment.index)
-        cases = [one for one in self.journal.cases() if one.outcome == Outcome.OPEN and one.accused == accused]
+        accused, charge = case.commitment.node, (case.kind, case.commitment.index)
+        cases = [one for one in self.journal.cases() if one.outcome == Outcome.OPEN and one.commitment.node == accused]
         # The chain counts more than the journal has: their events are on the way, but not for ever.
         if len(cases) >= open_cases:
             self._unknown_since.pop(accused, None)
@@ -194,7 +159,6 @@ class Challenger:
                 head.timestamp,
                 mine=one.challenger == self.juror.me,
                 same_charge=charge == (one.kind, one.commitment.index),
-                answerable=self.context.rules.terms.has_traps and one.kind == kind_of(TICKETED),
                 tried=one.case_id in self.juror.not_before,
                 opinion=self._opinions.get(one.charge),
             )

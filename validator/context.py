@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from muster.chain.reads import ChainReader
@@ -15,65 +15,18 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
 from muster.constants import SAMPLE_BLOCKS
-from muster.contracts import masters
-from muster.contracts.run_terms import Series
 from muster.contracts.runs import WorkCommitted
 from muster.errors import CheckError, UnreachableError
-from muster.grading.envelope import KeyExchange
 from muster.protocol.draws import Draw
 from muster.protocol.eip712 import Domain
 from muster.protocol.keys import RunKeys
-from muster.protocol.masters import check_master, earlier_master, epoch_of
 from muster.protocol.messages import Upload
-from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.settings.schema import Settings
 from muster.shardcast.fetch.fetch import OnReceived
 from muster.verification.evidence import check_signatures
 from muster.verification.model import Model
 from muster.verification.rules import CommittedWork, Rules
-
-
-@dataclass
-class RunMasters:
-    """The masters of one run. What was learnt once stays in memory, and gives those of all earlier epochs."""
-
-    chain: ChainReader
-    client: OrchestratorClient
-    run: int
-    terms: Terms
-    key: KeyExchange | None = None
-    """This validator's; without one only what was revealed on chain is known."""
-    _latest: tuple[int, bytes] = field(default=(0, b""), init=False, repr=False)
-
-    async def get(self, epoch: int) -> bytes:
-        """Return the master of an epoch, checked against the terms. Raises UnreachableError when no source has it."""
-        if self._latest[0] < epoch:
-            self._latest = await self._fetch(epoch)
-        known, master = self._latest
-        return earlier_master(master, known, epoch)
-
-    async def revealed(self) -> tuple[int, bytes]:
-        """Return the last epoch whose master is on chain, 0 for none, and that master."""
-        shown = await self.chain.call(masters.masters(self.run, Series.GRADES))
-        return shown.epochs, shown.latest
-
-    async def _fetch(self, epoch: int) -> tuple[int, bytes]:
-        shown, latest = await self.revealed()
-        if shown >= epoch:
-            return shown, latest
-        if self.key is None:
-            raise UnreachableError(
-                f"the master of epoch {epoch} is not revealed yet", hint="only validators have it before its epoch ends"
-            )
-        try:
-            master = await self.client.master(self.run, epoch, self.key)
-            check_master(self.terms.grade_series, epoch, master)
-        except CheckError as error:
-            raise UnreachableError(
-                f"the orchestrator gives no master of epoch {epoch}: {error}", hint="ask the run's owner"
-            ) from error
-        return epoch, master
 
 
 @dataclass(frozen=True)
@@ -86,7 +39,6 @@ class RunVerificationContext:
     model: Model
     rules: Rules
     tasks: RunTasks
-    masters: RunMasters
 
     @property
     def domain(self) -> Domain:
@@ -123,11 +75,6 @@ class RunVerificationContext:
         """Fetch a rollout file by hash; RefusedError with status 404 when the storage says that it has none."""
         return await self.client.get_file(name)
 
-    async def master(self, step: int) -> bytes | None:
-        """Return the master of the private tests of a step; None in a run without any."""
-        epoch = epoch_of(self.rules.terms.grade_series, step)
-        return await self.masters.get(epoch) if epoch else None
-
     async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
         """Return the commitment of this number that a block holds, if it holds one and its rows are drawn by now."""
         run = self.rules.run
@@ -146,11 +93,10 @@ async def make_context(
     client: OrchestratorClient,
     reader: RolloutReader,
     folder: Path,
-    key: KeyExchange | None = None,
     on_received: OnReceived | None = None,
     step: int | None = None,
 ) -> RunVerificationContext:
-    """Return the context of a run, with its files in `folder`. `key`: a validator's, who is given the masters.
+    """Return the context of a run, with its files in `folder`.
 
     `on_received`: counts the weights that arrive. `step`: whose weights are fetched first, else the newest's.
 
@@ -171,5 +117,4 @@ async def make_context(
     rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, tasks, checkpoint)
     threads, matmul = settings.validator.threads, settings.bfloat16_matmul
     model = Model(checkpoints, profile, terms.temperature, threads=threads, matmul=matmul)
-    masters = RunMasters(chain, client, settings.run, terms, key)
-    return RunVerificationContext(chain, client, reader, model, rules, tasks, masters)
+    return RunVerificationContext(chain, client, reader, model, rules, tasks)

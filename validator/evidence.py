@@ -1,6 +1,6 @@
 """Gather what evidence is judged by, and have it judged: for jurors, accusers and `muster slash verify`.
 
-The judges are pure (`muster.verification.evidence`, `pool_evidence` and `grade_evidence`). Here the chain, the storage
+The judges are pure (`muster.verification.evidence` and `pool_evidence`). Here the chain, the storage
 and the model are asked for what they take, in the order in which a juror has least to do with void evidence.
 """
 
@@ -17,7 +17,6 @@ from muster.constants import SAMPLE_BLOCKS
 from muster.errors import CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
 from muster.protocol.draws import Draw
 from muster.protocol.hashes import keccak
-from muster.protocol.kinds import NO_ROW
 from muster.protocol.messages import Upload
 from muster.protocol.reasons import REASONS, UNIT_STATISTICS
 from muster.rollouts.parquet import FileLimits
@@ -33,11 +32,9 @@ from muster.verification.evidence import (
     judge_rows,
     parse_evidence,
     voiding,
-    without_planted,
 )
-from muster.verification.grade_evidence import check_graded, judge_grade, judge_invented, parse_grade_evidence
 from muster.verification.pool_evidence import ShownUnit, check_pool, check_unit, judge_leaning, list_works
-from muster.verification.pools import blamed, leans, pooled_row, row_key
+from muster.verification.pools import PooledRow, blamed, leans, row_key
 from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
 
@@ -52,13 +49,11 @@ async def verify_evidence(
     commitment: CommittedWork,
     context: RunVerificationContext,
     entropy: bytes = b"",
-    position: int | None = None,
 ) -> Inspection:
     """Verify what is shown for an accusation of this kind. `commitment` is what it is about, as the chain has it.
 
     entropy: what the accuser could not know when it made the bundle, so that it cannot choose what is replayed first:
-    the hash of the block in which the case was opened. position: the row that the case names; None: there is no case
-    yet, and it will name the bundle's.
+    the hash of the block in which the case was opened.
 
     Raises CannotVerifyError for reasons that are not the evidence's, and what `context.draw` raises.
     """
@@ -66,31 +61,7 @@ async def verify_evidence(
         bundle = parse_evidence(data, kind, commitment, context.rules, context.domain, await context.keys())
         draw = await context.draw(commitment)
         with _abstaining():
-            named = bundle.position if position is None else position
-            return await _verify(bundle, commitment, draw, entropy, named, context)
-    except VoidEvidenceError as error:
-        return Inspection(why=str(error))
-
-
-async def verify_grade_evidence(
-    data: bytes, commitment: CommittedWork, validator: str, grades: bytes, context: RunVerificationContext
-) -> Inspection:
-    """Verify evidence against a validator that graded a commitment: grade the row again. Raises as `verify_evidence`.
-
-    validator, grades: what the case names.
-    """
-    try:
-        keys = await context.keys()
-        bundle, stated = parse_grade_evidence(data, commitment, validator, grades, context.rules, context.domain, keys)
-        if invented := judge_invented(stated, context.rules.terms):
-            return invented
-        draw = await context.draw(commitment)
-        with _abstaining():
-            shown = await _gather_rows(bundle, commitment, draw, context)
-            await asyncio.to_thread(check_graded, shown)
-            if (master := await context.master(commitment.step)) is None:
-                raise VoidEvidenceError("the run has no private tests")
-            return await asyncio.to_thread(judge_grade, shown, stated, master)
+            return await _verify(bundle, commitment, draw, entropy, context)
     except VoidEvidenceError as error:
         return Inspection(why=str(error))
 
@@ -141,7 +112,6 @@ async def _verify(
     commitment: CommittedWork,
     draw: Draw,
     entropy: bytes,
-    position: int | None,
     context: RunVerificationContext,
 ) -> Inspection:
     if bundle.reason == "data_missing":
@@ -149,16 +119,11 @@ async def _verify(
     if REASONS[bundle.reason].shown_by == "file":
         return await _verify_file(bundle, commitment, context)
     if bundle.pool and REASONS[bundle.reason].of_unit:
-        if context.rules.terms.has_traps and position not in (None, NO_ROW):
-            raise VoidEvidenceError("a case about a pool names no row: a ticket for it would end the case")
         return await _verify_pool(bundle, commitment, entropy, context)
     shown = await _gather_rows(bundle, commitment, draw, context)
     if judged := await asyncio.to_thread(judge_rows, shown, bundle.reason):
         return judged
-    replayed = await context.model.replay(commitment.step, list(shown.rows))
-    if context.rules.terms.has_traps:
-        replayed = without_planted(replayed, bundle.reason, position)
-    return judge_replay(replayed)
+    return judge_replay(await context.model.replay(commitment.step, list(shown.rows)))
 
 
 async def _verify_missing(commitment: CommittedWork, context: RunVerificationContext) -> Inspection:
@@ -213,8 +178,7 @@ async def _blamed(unit: ShownUnit, counted: Container[bytes], context: RunVerifi
     """Replay the rows of a unit that count; return by which statistics it leans, but for what is the step's fault."""
     rows = [row for member, _ in unit.members for row in await read_rows(member, context) if row_key(row) in counted]
     replayed, limits = await context.model.replay(unit.step, rows), context.model.profile.pool
-    traps = context.rules.terms.has_traps
-    pooled = [pooled_row(row, one.sums, has_traps=traps) for row, one in zip(rows, replayed, strict=True)]
+    pooled = [PooledRow(row_key(row), one.sums) for row, one in zip(rows, replayed, strict=True)]
     if not any(leans(pooled, name, limits) for name in UNIT_STATISTICS):
         return []
     return blamed(pooled, await context.model.honest_sums(unit.step, rows), limits)

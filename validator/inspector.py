@@ -6,30 +6,26 @@ honest work must not suffer from the failures of others.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from muster.chain.keys import Signer
 from muster.constants import SAMPLE_BLOCKS
 from muster.errors import CheckError, RefusedError, UnreachableError
-from muster.grading.grades import RowGrade, grades_hash, grades_text, salt_of
-from muster.protocol.draws import Draw, draw_pool, draw_rows, pool_rows
+from muster.protocol.draws import Draw, draw_pool, draw_rows
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.kinds import kind_of
-from muster.protocol.masters import grades_commitment
-from muster.protocol.messages import Grade, ShownGrades, Verdict
+from muster.protocol.messages import Verdict
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
-from muster.settings.schema import ValidatorSettings
 from muster.verification.audit import audit_file
 from muster.verification.bundles import Inspection, finite, make_bundle
-from muster.verification.checks import Finding, grade_rows
-from muster.verification.pools import ACCUSE, REJECT, pooled_row
+from muster.verification.checks import Finding
+from muster.verification.look import LookSeeds, encode_look
+from muster.verification.pools import ACCUSE, REJECT, PooledRow, row_key
 from muster.verification.rules import CommittedWork
-from muster.verification.sample_policy import sample_size
 from validator.context import RunVerificationContext
 from validator.evidence import fetch_work
 from validator.pool import PoolJudge
@@ -41,9 +37,14 @@ log = telemetry.logger("validator")
 
 
 async def inspect_commitment(
-    context: RunVerificationContext, commitment: CommittedWork, sample: Sequence[int], *, missing_counts: bool
+    context: RunVerificationContext,
+    commitment: CommittedWork,
+    sample: Sequence[int],
+    *,
+    seeds: LookSeeds | None = None,
+    missing_counts: bool,
 ) -> Inspection:
-    """Check a commitment, running the positions in `sample` through the replay checks.
+    """Check a commitment, running the positions in `sample` through the replay checks; with `seeds` as a look.
 
     missing_counts: whether a file that the storage does not have has been waited for long enough. Raises
     UnreachableError when the commitment cannot be inspected here and now.
@@ -56,13 +57,18 @@ async def inspect_commitment(
         if not missing_counts:
             raise UnreachableError(f"the file cannot be fetched: {error}") from error
         return from_static(Finding("data_missing", detail=str(error)))
-    return replace(await inspect_file(data, commitment, draw, sample, context), upload=upload)
+    return replace(await inspect_file(data, commitment, draw, sample, context, seeds), upload=upload)
 
 
 async def inspect_file(
-    data: bytes, commitment: CommittedWork, draw: Draw, sample: Sequence[int], context: RunVerificationContext
+    data: bytes,
+    commitment: CommittedWork,
+    draw: Draw,
+    sample: Sequence[int],
+    context: RunVerificationContext,
+    seeds: LookSeeds | None = None,
 ) -> Inspection:
-    """Run the static checks on a file, then the replay checks on the positions in `sample`.
+    """Run the static checks on a file, then the replay checks on the positions in `sample`; with `seeds` as a look.
 
     The result follows from the arguments alone: `context` only parses and runs the model. Raises UnreachableError when
     it cannot.
@@ -72,12 +78,13 @@ async def inspect_file(
     if finding is not None and (finding.accuse or not rollouts):
         return from_static(finding, rollouts)
     # A score that only rejects must not keep the rest from being judged.
-    replayed = await context.model.replay(commitment.step, [rollouts[i] for i in sample])
+    replayed = await context.model.replay(commitment.step, [rollouts[i] for i in sample], seeds)
     sums = {position: row.sums for position, row in zip(sample, replayed, strict=True)}
-    inspection = replace(from_replay([row.finding for row in replayed], rollouts), sums=sums)
-    if finding is None or inspection.guilty:
-        return inspection
-    return replace(from_static(finding, rollouts), replayed=inspection.replayed, sums=sums)
+    look = encode_look([row.look for row in replayed if row.look is not None], context.model.profile)
+    inspection = from_replay([row.finding for row in replayed], rollouts)
+    if finding is not None and not inspection.guilty:
+        inspection = replace(from_static(finding, rollouts), replayed=inspection.replayed)
+    return replace(inspection, sums=sums, look=look)
 
 
 def from_static(finding: Finding, rollouts: Sequence[Rollout] = ()) -> Inspection:
@@ -106,60 +113,32 @@ class Inspector:
 
     context: RunVerificationContext
     signer: Signer
-    secret: bytes = field(repr=False)
-    """The end of the validator's hash chain, which salts follow from."""
-    policy: ValidatorSettings
     pools: PoolJudge
 
-    async def inspect(
-        self,
-        commitment: CommittedWork,
-        link: bytes,
-        *,
-        suspect: bool,
-        missing_counts: bool,
-    ) -> Inspection:
-        """Inspect a commitment, sampled with a link of the hash chain, and grade its private tests.
+    async def inspect(self, commitment: CommittedWork, link: bytes, *, signs: bool, missing_counts: bool) -> Inspection:
+        """Inspect a commitment: replay the rows that a link of the hash chain draws.
 
-        A validator without the master cannot accept, so it waits for it before anything else. suspect: whether its node
-        was rejected before. missing_counts and errors as in `inspect_commitment`.
+        signs: whether the link is still secret, so that the numbers of these rows make a look. missing_counts and
+        errors as in `inspect_commitment`.
         """
-        master = await self.context.master(commitment.step)
-        inspection = await self.inspect_rows(commitment, link, suspect=suspect, missing_counts=missing_counts)
-        if master is None or inspection.finding is not None:
-            return inspection
-        return replace(inspection, grades=grades_text(await self.grade(commitment, inspection, master)))
-
-    async def grade(self, commitment: CommittedWork, inspection: Inspection, master: bytes) -> Sequence[RowGrade]:
-        """Grade the rows of sealed tasks of a commitment that is accepted. Raises UnreachableError."""
-        draw = await self.context.draw(commitment)
-        return await asyncio.to_thread(grade_rows, inspection.rollouts, draw, self.context.rules, master)
-
-    async def inspect_rows(
-        self, commitment: CommittedWork, link: bytes, *, suspect: bool, missing_counts: bool
-    ) -> Inspection:
-        """Inspect a commitment by everything but its private tests; see `inspect`."""
-        # 1. Draw the rows: those that every validator re-runs, and a sample of this one's own.
-        terms = self.context.rules.terms
-        block_hash = await self.context.chain.block_hash(commitment.block + SAMPLE_BLOCKS)
-        drawn = {"block_hash": block_hash, "node": commitment.node, "index": commitment.index, "terms": terms}
-        pooled = pool_rows(terms) if terms.has_traps else None
-        count = sample_size(self.policy, terms.positions, index=commitment.index, suspect=suspect, pooled=pooled)
-        sample = draw_rows(**drawn, link=link, count=count)
+        # 1. Draw the rows: those that every validator re-runs, and this one's own.
+        c, me, terms = commitment, self.signer.address, self.context.rules.terms
+        block_hash = await self.context.chain.block_hash(c.block + SAMPLE_BLOCKS)
+        drawn = {"block_hash": block_hash, "node": c.node, "index": c.index, "terms": terms}
+        sample = draw_rows(**drawn, link=link, validator=me)
+        seeds = LookSeeds(me, link, block_hash, c.node, c.index, c.root) if signs else None
 
         # 2. Inspect them one by one.
-        inspection = await inspect_commitment(self.context, commitment, sample, missing_counts=missing_counts)
+        found = await inspect_commitment(self.context, c, sample, seeds=seeds, missing_counts=missing_counts)
+        inspection = replace(found, drawn_by=hex_hash(block_hash))
         if not inspection.sums:
             return inspection
 
         # 3. Judge the pool that its rows belong to.
         shared = draw_pool(**drawn)
-        rows = [
-            pooled_row(inspection.rollouts[position], inspection.sums[position], has_traps=terms.has_traps)
-            for position in shared
-        ]
+        rows = [PooledRow(row_key(inspection.rollouts[one]), inspection.sums[one]) for one in shared]
         inspection = replace(inspection, pooled=rows)
-        return inspection if inspection.guilty else await self._judge_pool(commitment, inspection, tuple(shared))
+        return inspection if inspection.guilty else await self._judge_pool(c, inspection, tuple(shared))
 
     async def _judge_pool(
         self, commitment: CommittedWork, inspection: Inspection, shared: tuple[int, ...]
@@ -191,8 +170,6 @@ class Inspector:
         finding, evidence = inspection.finding, None
         if finding is not None:
             evidence = make_bundle(self.context.rules, c, inspection, accuser=self.signer.address).to_bytes()
-        shown = self.show(c, inspection.grades)
-        said = shown.statement if shown else None
         verdict = Verdict.of(
             c,
             finding,
@@ -204,24 +181,8 @@ class Inspector:
             threshold=finite(finding.threshold) if finding else None,
             evidence=content_hash(evidence) if evidence else None,
             inspected=inspection.replayed,
-            grades=grades_commitment(said.grades, said.salt, said.validator) if said else None,
+            drawn_by=inspection.drawn_by,
+            look=inspection.look,
             signature=UNSIGNED,
         )
         return sign_message(self.signer, self.context.domain, verdict), evidence
-
-    def show(self, c: CommittedWork, text: str | None) -> ShownGrades | None:
-        """Return grades with this validator's signed statement, as they are shown later; None of none.
-
-        The salt follows from the hash chain's last link: a restart loses nothing.
-        """
-        if text is None:
-            return None
-        statement = Grade.of(
-            c,
-            root=hex_hash(c.root),
-            validator=self.signer.address,
-            grades=hex_hash(grades_hash(text)),
-            salt=hex_hash(salt_of(self.secret, c.run, c.node, c.index, c.root)),
-            signature=UNSIGNED,
-        )
-        return ShownGrades(statement=sign_message(self.signer, self.context.domain, statement), text=text)

@@ -9,25 +9,24 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from muster.chain.client import charge_of
 from muster.chain.cursor import EventBatch
 from muster.chain.reads import REORG_DEPTH
-from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Outcome
+from muster.constants import SAMPLE_BLOCKS
+from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Convicted
 from muster.contracts.runs import WorkCommitted
 from muster.protocol.hashes import keccak
-from muster.protocol.kinds import NO_ROW, kind_of
-from muster.protocol.messages import ShownGrades, Verdict
+from muster.protocol.kinds import kind_of
+from muster.protocol.messages import Verdict
 from muster.runtime.journal import Journal
 from muster.verification.pools import PooledRow
 from muster.verification.rules import CommittedWork
-from validator.grade_journal import GradeJournal
 from validator.outbox import Outbox
 from validator.pool_journal import PoolJournal
 from validator.records import SCHEMA, Ballot, CaseRecord, PendingCase
-from validator.trap_journal import TrapJournal
 
 MAX_CASES: Final = 2
 """Cases a validator opens about one commitment when no quorum judges the first."""
@@ -50,10 +49,8 @@ class ValidatorJournal(Journal):
         super().__init__(folder / "journal.sqlite", SCHEMA, owner=identity, setting="validator.state_dir")
         self.run = run
         self.validator = validator
-        self.verdicts = Outbox(self, "verdicts", Verdict, self._commitment)
-        self.grades = GradeJournal(self, self._commitment)
+        self.verdicts = Outbox(self, self._commitment)
         self.pools = PoolJournal(self, self._commitment)
-        self.traps = TrapJournal(self, self._commitment)
         self.first_hour = 0
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
         has no links of its hash chain for these, and cannot seal them."""
@@ -64,23 +61,19 @@ class ValidatorJournal(Journal):
         """Record events of the chain. The same event twice changes nothing."""
         with self.transaction():
             if batch.rewound_to is not None:
-                # What was accepted under the old blocks' draws is vouched for no more, even if it is committed again.
-                self.execute(
-                    "UPDATE commitments SET live = 0, accepted = NULLIF(accepted, 1) WHERE block > ?", batch.rewound_to
-                )
+                self.execute("UPDATE commitments SET live = 0 WHERE block > ?", batch.rewound_to)
+                self._look_again(batch.rewound_to)
                 self.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
                 self.execute("UPDATE cases SET outcome = 0 WHERE ended > ?", batch.rewound_to)
                 recent = batch.rewound_to - REORG_DEPTH  # what a case that ended then owed may be owed again
                 self.execute("UPDATE cases SET ballot = 'revealed' WHERE ballot = 'done' AND ended > ?", recent)
                 self.pools.rewind(batch.rewound_to)
-                self.traps.rewind(batch.rewound_to)
                 self._accuse_again(now)
-            graded = {event.case_id: event for event in batch if isinstance(event, GradeAccused)}
             for event in batch:
                 if isinstance(event, WorkCommitted):
                     self._committed(event, now)
-                elif isinstance(event, CaseOpened):  # of a wrong grade, the same transaction says whose work it is
-                    self._opened(event, graded.get(event.case_id))
+                elif isinstance(event, CaseOpened):
+                    self._opened(event)
                 elif isinstance(event, CaseResolved):
                     self._resolved(event, now)
                 elif isinstance(event, Convicted):
@@ -96,13 +89,24 @@ class ValidatorJournal(Journal):
             *(int.from_bytes(turn[:6], "big"), now),
         )
 
-    def _opened(self, event: CaseOpened, graded: GradeAccused | None) -> None:
+    def _look_again(self, block: int) -> None:
+        """Queue what a later block than this one drew: another one draws other rows, and calls others.
+
+        A verdict that accuses stays: its evidence holds whatever was drawn.
+        """
+        self.execute(
+            """UPDATE commitments SET state = 'pending', accepted = NULL, retry_at = 0
+               WHERE block > ? AND state IN ('judged', 'passed') AND (node, idx, root) NOT IN
+                     (SELECT node, idx, root FROM verdicts WHERE court IS NOT NULL)""",
+            block - SAMPLE_BLOCKS,
+        )
+
+    def _opened(self, event: CaseOpened) -> None:
         """Record a case, or another one under a number that a reorg took from it.
 
         The same case again, perhaps opened in another block, keeps what this validator has decided.
         """
-        charge = charge_of(event, graded)
-        node, grades = (event.node, None) if graded is None else (graded.node, graded.grades)
+        charge = charge_of(event)
         known = self.row("SELECT charge, block FROM cases WHERE case_id = ?", event.case_id)
         if known is not None and known["charge"] == charge:
             if known["block"] != event.at.block:
@@ -110,18 +114,16 @@ class ValidatorJournal(Journal):
             return
         self.execute(
             """INSERT OR REPLACE INTO cases (case_id, charge, node, idx, root, step, kind, challenger, evidence, jury,
-                                             commit_ends, reveal_ends, block, ballot, accused, grades)
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
-            *(event.case_id, charge, node, event.index, event.root, event.step, event.kind),
+                                             commit_ends, reveal_ends, block, ballot)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            *(event.case_id, charge, event.node, event.index, event.root, event.step, event.kind),
             *(event.challenger, event.evidence_hash, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
-            *(self._start(event.case_id, charge), event.node, grades),
+            self._start(event.case_id, charge),
         )
         if event.challenger == self.validator:
-            table, state, accused = _table_of(event.kind)
             self.execute(
-                f"""UPDATE {table} SET {state} = 'opened', opened = opened + 1
-                    WHERE {accused} = ? AND {_KEY} AND {state} IS NOT NULL""",
-                *(event.node, node, event.index, event.root),
+                f"UPDATE verdicts SET court = 'opened', opened = opened + 1 WHERE {_KEY} AND court IS NOT NULL",
+                *(event.node, event.index, event.root),
             )
 
     def _reopened(self, event: CaseOpened, charge: bytes) -> None:
@@ -145,12 +147,9 @@ class ValidatorJournal(Journal):
             *(int(event.outcome), event.at.block, event.case_id),
         )
         if changed and event.outcome == Outcome.NO_QUORUM:
-            kind = self.value("SELECT kind FROM cases WHERE case_id = ?", event.case_id)
-            table, state, accused = _table_of(kind)
             self.execute(
-                f"""UPDATE {table} SET {state} = 'waiting', due = ? WHERE {state} = 'opened' AND opened < ?
-                    AND ({accused}, node, idx, root) IN
-                    (SELECT accused, node, idx, root FROM cases WHERE case_id = ? AND challenger = ?)""",
+                """UPDATE verdicts SET court = 'waiting', due = ? WHERE court = 'opened' AND opened < ?
+                   AND (node, idx, root) IN (SELECT node, idx, root FROM cases WHERE case_id = ? AND challenger = ?)""",
                 *(now + NO_QUORUM_SECONDS, MAX_CASES, event.case_id, self.validator),
             )
         if changed and event.outcome in _UNDECIDED:
@@ -158,46 +157,42 @@ class ValidatorJournal(Journal):
 
     def _accuse_again(self, now: float) -> None:
         """Let accusations wait whose case or conviction a reorg may have dropped: the challenger sees what is so."""
-        for table, state, accused in _TABLES:
-            self.execute(
-                f"""UPDATE {table} SET {state} = 'waiting', due = ? WHERE {state} = 'moot' OR
-                    {state} = 'opened' AND ({accused}, node, idx, root) NOT IN
-                    (SELECT accused, node, idx, root FROM cases WHERE challenger = ?)""",
-                *(now, self.validator),
-            )
+        self.execute(
+            """UPDATE verdicts SET court = 'waiting', due = ? WHERE court = 'moot' OR court = 'opened'
+               AND (node, idx, root) NOT IN (SELECT node, idx, root FROM cases WHERE challenger = ?)""",
+            *(now, self.validator),
+        )
 
     def _inspect_again(self, event: CaseResolved) -> None:
         """Queue a commitment whose case about missing data has ended: its file came late, or no juror had looked.
 
-        Its sample takes the link of the hour in which that was: the seal of its own hour may have shown that hour's
-        before the file came. A verdict that is about to be taken to court once more stays.
+        A verdict that is about to be taken to court once more stays.
         """
         self.execute(
-            """UPDATE commitments SET state = 'pending', retry_at = 0, second_look = ?
+            """UPDATE commitments SET state = 'pending', retry_at = 0
                WHERE state = 'judged' AND reason = 'data_missing'
                  AND (node, idx, root) IN (SELECT node, idx, root FROM cases WHERE case_id = ? AND kind = ?)
                  AND (node, idx, root) NOT IN
                      (SELECT node, idx, root FROM verdicts WHERE court = 'waiting' AND opened > 0)""",
-            *(event.at.block, event.case_id, kind_of("data_missing")),
+            *(event.case_id, kind_of("data_missing")),
         )
 
     def _convicted(self, node: str) -> None:
         self.execute("UPDATE commitments SET state = 'skipped' WHERE node = ? AND state = 'pending'", node)
-        for table, state, accused in _TABLES:
-            self.execute(f"UPDATE {table} SET {state} = 'moot' WHERE {accused} = ? AND {state} = 'waiting'", node)
+        self.execute("UPDATE verdicts SET court = 'moot' WHERE node = ? AND court = 'waiting'", node)
 
     # Inspecting
 
     def pending(self, before_block: int, now: float, limit: int) -> list[tuple[CommittedWork, float]]:
         """Return commitments of blocks before this one, each with the wall-clock second at which it was first seen.
 
-        What this validator is not called for comes last. The newest step comes first: the trainer waits for it. Nodes
-        that were rejected before come after others: their work is likely to be void soon.
+        The newest step comes first: the trainer waits for it. Nodes that were rejected before come after others: their
+        work is likely to be void soon.
         """
         rows = self.rows(
-            f"""SELECT * FROM commitments LEFT JOIN turns USING (node, idx, root)
+            """SELECT * FROM commitments
                WHERE state = 'pending' AND live = 1 AND hour >= ? AND block < ? AND retry_at <= ?
-               ORDER BY called IS 0, node IN (SELECT node FROM {_REJECTED}), step DESC, turn LIMIT ?""",
+               ORDER BY node IN (SELECT node FROM commitments WHERE accepted = 0), step DESC, turn LIMIT ?""",
             *(self.first_hour, before_block, now, limit),
         )
         return [(self._commitment(row), row["seen_at"]) for row in rows]
@@ -207,17 +202,13 @@ class ValidatorJournal(Journal):
         query = "SELECT COUNT(*) FROM commitments WHERE state = 'pending' AND live = 1 AND hour >= ?"
         return self.value(query, self.first_hour)
 
-    def second_look(self, c: CommittedWork) -> int | None:
-        """Return the block from which on a commitment is inspected again, as a case about its file has ended."""
-        return self.value(f"SELECT second_look FROM commitments WHERE {_KEY}", c.node, c.index, c.root)
-
     def postpone(self, c: CommittedWork, retry_at: float) -> None:
         """Inspect it again later."""
         self.execute(f"UPDATE commitments SET retry_at = ? WHERE {_KEY}", retry_at, c.node, c.index, c.root)
 
-    def was_rejected(self, node: str) -> bool:
-        """Return whether a node is a suspect. A row that is planted, or may be, makes none."""
-        return self.value(f"SELECT 1 FROM {_REJECTED} AND node = ? LIMIT 1", node) is not None
+    def pass_over(self, c: CommittedWork) -> None:
+        """Leave a commitment to others."""
+        self.execute(f"UPDATE commitments SET state = 'passed' WHERE {_KEY}", c.node, c.index, c.root)
 
     def judge(
         self,
@@ -226,25 +217,16 @@ class ValidatorJournal(Journal):
         evidence: bytes | None,
         *,
         accuse_at: float | None,
-        held: bool = False,
         pooled: Sequence[PooledRow] = (),
-        shown: ShownGrades | None = None,
     ) -> None:
-        """Record a verdict, in place of one about missing data: to be reported, and from `accuse_at` on for court.
+        """Record a verdict, in place of an earlier one: to be reported, and from `accuse_at` on for court.
 
-        Keep what pools take, and the grades that the verdict commits to. `held`: whether the accusation waits until
-        traps are opened.
+        Keep what pools take.
         """
         key = (c.node, c.index, c.root)
-        court = None if accuse_at is None else "held" if held else "waiting"
         with self.transaction():
             if pooled:
                 self.pools.keep(c, pooled)
-            if shown is not None:
-                self.execute(
-                    "INSERT OR REPLACE INTO own_grades (node, idx, root, document) VALUES (?, ?, ?, ?)",
-                    *(*key, shown.model_dump_json()),
-                )
             self.execute(
                 f"UPDATE commitments SET state = 'judged', accepted = ?, reason = ? WHERE {_KEY}",
                 *(verdict.accepted, verdict.reason, *key),
@@ -252,7 +234,7 @@ class ValidatorJournal(Journal):
             self.execute(
                 """INSERT OR REPLACE INTO verdicts (node, idx, root, document, evidence, court, due)
                    VALUES (?, ?, ?, ?, ?, ?, ?)""",
-                *(*key, verdict.model_dump_json(), evidence, court, accuse_at),
+                *(*key, verdict.model_dump_json(), evidence, None if accuse_at is None else "waiting", accuse_at),
             )
 
     def evidence(self, c: CommittedWork) -> bytes | None:
@@ -264,34 +246,34 @@ class ValidatorJournal(Journal):
     def accusations(self, now: float, first: Collection[int] = ()) -> list[PendingCase]:
         """Return what could go to court now, one accusation per node.
 
-        It is the earliest that is due and whose evidence is stored; a kind in `first` comes before all others.
+        It is the earliest that is due; a kind in `first` comes before all others.
         """
+        rows = self.rows(
+            """SELECT c.*, v.document, v.evidence FROM verdicts v JOIN commitments c USING (node, idx, root)
+               WHERE v.court = 'waiting' AND v.due <= ? AND c.live = 1 ORDER BY v.due""",
+            now,
+        )
         of_node: dict[str, sqlite3.Row] = {}
-        for row in sorted(self.rows(_ACCUSATIONS, now), key=lambda row: kind_of(row["reason"]) not in first):
-            of_node.setdefault(row["accused"], row)
-        return [self._pending_case(row) for row in of_node.values()]
+        for row in sorted(rows, key=lambda row: kind_of(row["reason"]) not in first):
+            of_node.setdefault(row["node"], row)
+        return [
+            PendingCase(self._commitment(row), Verdict.model_validate_json(row["document"]), row["evidence"] or b"")
+            for row in of_node.values()
+        ]
 
     def close_accusation(self, case: PendingCase, why: str) -> None:
         """Note that a case was opened, or why there will be none."""
-        table, state, accused = _table_of(case.kind)
         c = case.commitment
-        self.execute(
-            f"UPDATE {table} SET {state} = ? WHERE {accused} = ? AND {_KEY}",
-            *(why, case.accused, c.node, c.index, c.root),
-        )
+        self.execute(f"UPDATE verdicts SET court = ? WHERE {_KEY}", why, c.node, c.index, c.root)
 
     def expect_event(self, case: PendingCase, due: float) -> None:
         """Bring an accusation again at `due`, unless the event of its case or conviction closes it."""
-        table, _, accused = _table_of(case.kind)
         c = case.commitment
-        self.execute(
-            f"UPDATE {table} SET due = ? WHERE {accused} = ? AND {_KEY}", due, case.accused, c.node, c.index, c.root
-        )
+        self.execute(f"UPDATE verdicts SET due = ? WHERE {_KEY}", due, c.node, c.index, c.root)
 
     def delay_accusations(self, node: str, due: float) -> None:
         """Accuse this node of nothing before `due`."""
-        for table, state, accused in _TABLES:
-            self.execute(f"UPDATE {table} SET due = MAX(due, ?) WHERE {accused} = ? AND {state} = 'waiting'", due, node)
+        self.execute("UPDATE verdicts SET due = MAX(due, ?) WHERE node = ? AND court = 'waiting'", due, node)
 
     def cases_ended(self, outcome: Outcome) -> int:
         """Return the number of cases that this validator opened and that ended so."""
@@ -333,14 +315,15 @@ class ValidatorJournal(Journal):
     # Sealing
 
     def open_hour(self, after: int, before: int) -> int | None:
-        """Return the first hour with work after one hour and before another, in which this validator served."""
-        query = "SELECT MIN(hour) FROM commitments WHERE live = 1 AND hour >= ? AND hour < ?"
+        """Return the first hour after one and before another with a verdict of this validator, or work that waits."""
+        query = """SELECT MIN(hour) FROM commitments
+                   WHERE live = 1 AND state IN ('judged', 'pending') AND hour >= ? AND hour < ?"""
         return self.value(query, max(after + 1, self.first_hour), before)
 
-    def unjudged(self, hour: int) -> int:
-        """Return the number of commitments of an hour that still wait."""
-        query = "SELECT COUNT(*) FROM commitments WHERE live = 1 AND state = 'pending' AND hour = ?"
-        return self.value(query, hour)
+    def count(self, hour: int, state: Literal["judged", "pending"]) -> int:
+        """Return the number of commitments of an hour that this validator has judged, or that still wait."""
+        query = "SELECT COUNT(*) FROM commitments WHERE live = 1 AND state = ? AND hour = ?"
+        return self.value(query, state, hour)
 
     def vouched(self, hour: int) -> list[CommittedWork]:
         """Return the commitments of an hour that this validator accepted."""
@@ -349,14 +332,6 @@ class ValidatorJournal(Journal):
         )
         return [self._commitment(row) for row in rows]
 
-    def _pending_case(self, row: sqlite3.Row) -> PendingCase:
-        c, document = self._commitment(row), row["document"]
-        if row["reason"] == "wrong_grade":
-            return PendingCase(c, ShownGrades.model_validate_json(document), row["position"])
-        verdict = Verdict.model_validate_json(document)
-        position = NO_ROW if verdict.position is None else verdict.position
-        return PendingCase(c, verdict, position, self.evidence(c) or b"")
-
     def _commitment(self, row: sqlite3.Row) -> CommittedWork:
         return CommittedWork(
             self.run, row["step"], row["node"], row["idx"], row["root"], hour=row["hour"], block=row["block"]
@@ -364,23 +339,3 @@ class ValidatorJournal(Journal):
 
 
 _KEY: Final = "node = ? AND idx = ? AND root = ?"
-
-_REJECTED: Final = """commitments WHERE accepted = 0 AND (node, idx, root) NOT IN
-    (SELECT node, idx, root FROM verdicts WHERE court IN ('held', 'trap'))"""
-
-_TABLES: Final = (("verdicts", "court", "node"), ("other_grades", "state", "validator"))
-"""Of accusations about work, and about grades: the table, the column of its state, and that of the accused."""
-
-_ACCUSATIONS: Final = """
-    SELECT node AS accused, node, idx, root, step, hour, block, c.reason, v.document, NULL AS position, v.due
-    FROM verdicts v JOIN commitments c USING (node, idx, root)
-    WHERE v.court = 'waiting' AND v.due <= ?1 AND v.state = 'sent' AND c.live = 1
-    UNION ALL
-    SELECT o.validator, node, idx, root, step, hour, block, 'wrong_grade', o.document, o.position, o.due
-    FROM other_grades o JOIN commitments c USING (node, idx, root)
-    WHERE o.state = 'waiting' AND o.due <= ?1 AND c.live = 1
-    ORDER BY due"""
-
-
-def _table_of(kind: int) -> tuple[str, str, str]:
-    return _TABLES[kind == kind_of("wrong_grade")]

@@ -24,7 +24,7 @@ from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import AGAIN, IDLE, Next
 from validator.context import RunVerificationContext
-from validator.evidence import CannotVerifyError, verify_evidence, verify_grade_evidence
+from validator.evidence import CannotVerifyError, verify_evidence
 from validator.journal import ValidatorJournal
 from validator.records import Ballot, CaseRecord
 from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, juror_ruling, turn_of
@@ -92,12 +92,8 @@ class Juror:
                 if isinstance(error, RefusedError) and error.status == 404:
                     self._without_evidence.add(case.case_id)
                 raise CannotVerifyError(f"the evidence cannot be fetched: {error}") from error
-            if case.grades is not None:
-                inspection = await verify_grade_evidence(data, case.commitment, case.accused, case.grades, self.context)
-            else:
-                opened_in = await self.chain.block_hash(case.block)
-                position = (await self.chain.call(court.case_of(case.case_id))).position
-                inspection = await verify_evidence(data, case.kind, case.commitment, self.context, opened_in, position)
+            opened_in = await self.chain.block_hash(case.block)
+            inspection = await verify_evidence(data, case.kind, case.commitment, self.context, opened_in)
         except CannotVerifyError as error:
             log.warning("evidence cannot be verified yet", case=case.case_id, reason=str(error))
             return None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.constants import SAMPLE_BLOCKS
-from muster.errors import CheckError, UnreachableError
+from muster.errors import CheckError, MismatchError, UnreachableError
 from muster.protocol.draws import draw_pool, draw_unit
 from muster.protocol.reasons import UNIT_STATISTICS
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.verification.bundles import PoolMember, PoolUnit, ShownPool, check_size, make_member
+from muster.verification.checks import Finding, check_root, check_rows, check_shape
 from muster.verification.pools import (
     PooledRow,
     PoolFinding,
@@ -20,6 +22,7 @@ from muster.verification.pools import (
     judge_pool,
     leans,
     row_key,
+    suspect_from,
     take_rows,
 )
 from muster.verification.rules import CommittedWork
@@ -40,11 +43,15 @@ class PoolJudge:
     async def judge(self, c: CommittedWork, rows: Sequence[PooledRow]) -> PoolFinding | None:
         """Return what the pool shows that a commitment is in, or ends; None when it shows nothing.
 
-        rows: those of the commitment that all validators re-run, which the journal does not have yet.
+        rows: those of the commitment that all validators re-run, which the journal does not have yet. Rows that count
+        are replayed only of steps that these make suspect.
         """
+        works = self.journal.steps_around(c)
+        if (suspect := self._suspect(works, c, rows)) is None:
+            return None
         runs: list[list[Unit]] = [[]]
-        for work in self.journal.steps_around(c):
-            unit = await self._unit(work, {c.index: tuple(rows)})
+        for work in works:
+            unit = await self._unit(work) if work.first.step >= suspect else None
             if unit is None or (runs[-1] and unit.first != runs[-1][-1].last + 1):
                 runs.append([])
             if unit is not None:
@@ -53,6 +60,17 @@ class PoolJudge:
             if units[0].first <= c.index <= units[-1].last + 1:
                 return judge_pool(units, self.context.model.profile, about=c.index)
         return None
+
+    def _suspect(self, works: Sequence[StepWork], c: CommittedWork, rows: Sequence[PooledRow]) -> int | None:
+        """Return the step from which on a node's work is suspect by the rows of this validator's looks."""
+        if not works:
+            return None
+        own = self.journal.rows_by_step(c.node, works[0].first.step, works[-1].first.step)
+        own[c.step] = [*own.get(c.step, ()), *rows]
+        steps = [work.first.step for work in works if work.first.step in own]
+        taken = [list(take_rows(own[step], lambda row: row.sums.tokens)) for step in steps]
+        first = suspect_from(taken, self.context.model.profile.pool)
+        return None if first is None else steps[first]
 
     async def show(self, found: PoolFinding, c: CommittedWork) -> ShownPool:
         """Return the steps of a finding, and the rows of those that lean, as evidence.
@@ -77,31 +95,27 @@ class PoolJudge:
         check_size(pool)
         return pool
 
-    async def _unit(self, work: StepWork, fresh: dict[int, tuple[PooledRow, ...]]) -> Unit | None:
-        """Return the unit of a step; None where a row that counts is not known here, or not drawn yet."""
+    async def _unit(self, work: StepWork) -> Unit | None:
+        """Return the unit of a step; None where its rows are not drawn yet, or cannot be replayed here and now."""
         if (kept := self.journal.unit(work)) is not None:
             return kept
-        first, last = work.first, work.last
         if work.closing.block + SAMPLE_BLOCKS > (await self.context.chain.head()).number:
             return None
-        drawn = await self._draw(work)
-        known = {index: fresh.get(index) or self.journal.rows_of(first.node, index) or () for index, _ in drawn}
+        first, model = work.first, self.context.model
         try:
-            rows = tuple(take_rows((known[i][place] for i, place in drawn), lambda row: row.sums.tokens))
-        except IndexError:  # of a commitment that is not inspected yet
+            rollouts = [file[position] for _, file, some in await self._files(work) for position in some]
+            replayed = await model.replay(first.step, rollouts)
+            rows = tuple(PooledRow(row_key(row), one.sums) for row, one in zip(rollouts, replayed, strict=True))
+            if any(leans(rows, name, model.profile.pool) for name in UNIT_STATISTICS):
+                honest = await model.honest_sums(first.step, rollouts)
+                if not blamed(
+                    rows, honest, model.profile.pool
+                ):  # the step's fault: it counts as one that does not lean
+                    rows = ()
+        except (CheckError, UnreachableError) as error:  # of older work: what is inspected now must not wait for it
+            log.warning("a step of a pool cannot be measured", node=first.node, step=first.step, error=str(error))
             return None
-        limits = self.context.model.profile.pool
-        if any(leans(rows, name, limits) for name in UNIT_STATISTICS):
-            try:
-                files = await self._files(work, len(rows))
-                rollouts = {row_key(file[position]): file[position] for _, file, some in files for position in some}
-                honest = await self.context.model.honest_sums(first.step, [rollouts[row.key] for row in rows])
-            except (CheckError, UnreachableError) as error:  # of older work: what is inspected now must not wait for it
-                log.warning("a step of a pool cannot be measured", node=first.node, step=first.step, error=str(error))
-                return None
-            if not blamed(rows, honest, limits):  # the step's fault: it counts as one that does not lean
-                rows = ()
-        unit = Unit(first.step, first.index, last.index, rows)
+        unit = Unit(first.step, first.index, work.last.index, rows)
         self.journal.keep_unit(work, unit)
         return unit
 
@@ -112,21 +126,35 @@ class PoolJudge:
 
     async def _members(self, work: StepWork) -> list[PoolMember]:
         """Return the rows of a step that count, by commitment."""
-        unit = await self._unit(work, {})
-        assert unit is not None, "a step that leans is known"
-        files = await self._files(work, len(unit.rows))
-        return [make_member(self.context.rules, c, file, positions) for c, file, positions in files]
+        return [make_member(self.context.rules, *one) for one in await self._files(work)]
 
-    async def _files(self, work: StepWork, count: int) -> list[tuple[CommittedWork, list[Rollout], list[int]]]:
-        """Return the commitments of the first `count` drawn rows, their files, and the positions of these rows."""
-        context, node, found = self.context, work.first.node, []
-        drawn = (await self._draw(work))[:count]
-        for index in dict.fromkeys(index for index, _ in drawn):
-            committed = self.journal.committed(node, index)
-            file = await read_work(committed, context)
-            block_hash = await context.chain.block_hash(committed.block + SAMPLE_BLOCKS)
-            shared = draw_pool(block_hash=block_hash, node=node, index=index, terms=context.rules.terms)
-            positions = sorted(shared[place] for other, place in drawn if other == index)
-            await context.ensure_tasks((file[position].task for position in positions), committed.step)
-            found.append((committed, file, positions))
-        return found
+    async def _files(self, work: StepWork) -> list[tuple[CommittedWork, list[Rollout], list[int]]]:
+        """Return the commitments of the rows of a step that count, their files, and the positions of these rows.
+
+        Raises MismatchError where a row fails a static check: its commitment is to be rejected for that.
+        """
+        context, node = self.context, work.first.node
+        # 1. Of the drawn rows those that count.
+        drawn, files, pools = await self._draw(work), dict[int, list[Rollout]](), dict[int, list[int]]()
+        works = {index: self.journal.committed(node, index) for index, _ in drawn}
+        for index, c in works.items():
+            block_hash = await context.chain.block_hash(c.block + SAMPLE_BLOCKS)
+            pools[index] = draw_pool(block_hash=block_hash, node=node, index=index, terms=context.rules.terms)
+            files[index] = await read_work(c, context)
+            _check(check_shape(files[index], c, context.rules.terms) or check_root(files[index], c), c)
+        counted: dict[int, list[int]] = {}
+        rows = [(index, pools[index][place]) for index, place in drawn]
+        for index, position in take_rows(rows, lambda row: len(files[row[0]][row[1]].logprobs)):
+            counted.setdefault(index, []).append(position)
+
+        # 2. A replay takes rows that pass the static checks.
+        for index, positions in counted.items():
+            c, shown = works[index], [files[index][position] for position in sorted(positions)]
+            await context.ensure_tasks((row.task for row in shown), c.step)
+            _check(await asyncio.to_thread(check_rows, shown, await context.draw(c), context.rules), c)
+        return [(works[index], files[index], sorted(positions)) for index, positions in counted.items()]
+
+
+def _check(finding: Finding | None, c: CommittedWork) -> None:
+    if finding is not None:
+        raise MismatchError(f"commitment {c.index} of {c.node} fails a static check: {finding.reason}")

@@ -1,7 +1,6 @@
 """What the journal holds of pools: of each inspected commitment the rows that all validators re-run, and whole units.
 
-A unit follows from its step's rows and from the block after the commitment that ends it. It is kept, so that an
-inspection asks the chain for no more than the newest ones.
+A unit takes a replay, so it is kept. It follows from the block after the commitment that ends it.
 """
 
 from __future__ import annotations
@@ -105,14 +104,17 @@ class PoolJournal:
             raise UnreachableError(f"commitment {index} of {node} is no longer on chain")
         return self._commitment(row)
 
-    def rows_of(self, node: str, index: int) -> tuple[PooledRow, ...] | None:
-        """Return what was kept of a commitment."""
-        document = self._journal.value(
-            """SELECT p.document FROM pool_rows p JOIN commitments c USING (node, idx, root)
-               WHERE node = ? AND idx = ? AND c.live = 1""",
-            *(node, index),
+    def rows_by_step(self, node: str, first: int, last: int) -> dict[int, list[PooledRow]]:
+        """Return what was kept of a node's work from one step to another, by step, in the order of commitments."""
+        rows = self._journal.rows(
+            """SELECT c.step, p.document FROM pool_rows p JOIN commitments c USING (node, idx, root)
+               WHERE node = ? AND c.live = 1 AND c.step BETWEEN ? AND ? ORDER BY idx""",
+            *(node, first, last),
         )
-        return None if document is None else rows_from_json(document)
+        found: dict[int, list[PooledRow]] = {}
+        for row in rows:
+            found.setdefault(row["step"], []).extend(rows_from_json(row["document"]))
+        return found
 
     def unit(self, work: StepWork) -> Unit | None:
         """Return the unit of a step, if it was kept."""

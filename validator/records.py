@@ -6,30 +6,26 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from muster.contracts.court import Outcome
-from muster.protocol.kinds import kind_of
-from muster.protocol.messages import ShownGrades, Verdict
+from muster.protocol.kinds import NO_ROW, kind_of
+from muster.protocol.messages import Verdict
 from muster.verification.rules import CommittedWork
-from validator.grade_journal import GRADE_SCHEMA
 from validator.pool_journal import POOL_SCHEMA
-from validator.trap_journal import TRAP_SCHEMA
 
 SCHEMA: Final = (
-    # state: pending, judged, skipped (its node is convicted), or passed (others looked before this one's turn). live:
-    # whether the chain still has it, after reorgs. turn: this validator's own order, so that several are through a
-    # backlog sooner together. second_look: the block in which a case about its missing file ended, from which on it is
-    # inspected again.
+    # state: pending, judged, skipped (its node is convicted), or passed (no place is this validator's).
+    # live: whether the chain still has it, after reorgs.
+    # turn: this validator's own order, so that several are through a backlog sooner together.
     """CREATE TABLE IF NOT EXISTS commitments (
         node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, hour INTEGER NOT NULL,
         block INTEGER NOT NULL, live INTEGER NOT NULL DEFAULT 1, state TEXT NOT NULL DEFAULT 'pending',
-        turn INTEGER NOT NULL, second_look INTEGER, seen_at REAL NOT NULL, retry_at REAL NOT NULL DEFAULT 0,
-        accepted INTEGER, reason TEXT, PRIMARY KEY (node, idx, root)
+        turn INTEGER NOT NULL, seen_at REAL NOT NULL, retry_at REAL NOT NULL DEFAULT 0, accepted INTEGER, reason TEXT,
+        PRIMARY KEY (node, idx, root)
     )""",
     "CREATE INDEX IF NOT EXISTS pending ON commitments (state, step)",
     "CREATE INDEX IF NOT EXISTS hours ON commitments (hour)",
     "CREATE INDEX IF NOT EXISTS rejected ON commitments (node) WHERE accepted = 0",
-    # state: unsent, sent, or refused. court: NULL for what leads to no accusation, held (until traps are opened), trap,
-    # waiting (until due), opened, or the word for why there will be no case. opened: cases that this validator opened
-    # about it.
+    # state: unsent, sent, or refused. court: NULL for what leads to no accusation, waiting (until due), opened, or the
+    # word for why there will be no case. opened: cases that this validator opened about it.
     """CREATE TABLE IF NOT EXISTS verdicts (
         node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL, evidence BLOB,
         state TEXT NOT NULL DEFAULT 'unsent', refusals INTEGER NOT NULL DEFAULT 0, retry_at REAL NOT NULL DEFAULT 0,
@@ -37,15 +33,13 @@ SCHEMA: Final = (
     )""",
     "CREATE INDEX IF NOT EXISTS accusing ON verdicts (court)",
     # charge: what the case is about; after a reorg the number may name another.
-    # accused: the commitment's node, or of a wrong grade the validator; grades: the hash that it signed.
     # ballot: none, sealed (salt on disk, nothing sent), committed, revealed, done, or the word for why there is none.
     # ended: the block in which it was.
     """CREATE TABLE IF NOT EXISTS cases (
         case_id INTEGER PRIMARY KEY, charge BLOB NOT NULL, node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL,
         step INTEGER NOT NULL, kind INTEGER NOT NULL, challenger TEXT NOT NULL, evidence BLOB NOT NULL,
         jury INTEGER NOT NULL, commit_ends INTEGER NOT NULL, reveal_ends INTEGER NOT NULL, block INTEGER NOT NULL,
-        outcome INTEGER NOT NULL DEFAULT 0, ballot TEXT NOT NULL DEFAULT 'none', accused TEXT NOT NULL, grades BLOB,
-        ended INTEGER NOT NULL DEFAULT 0
+        outcome INTEGER NOT NULL DEFAULT 0, ballot TEXT NOT NULL DEFAULT 'none', ended INTEGER NOT NULL DEFAULT 0
     )""",
     # What was decided under which number about which charge: kept whatever becomes of the number, for the vote may be
     # on chain, and only its salt opens it.
@@ -53,9 +47,7 @@ SCHEMA: Final = (
         case_id INTEGER NOT NULL, charge BLOB NOT NULL, guilty INTEGER NOT NULL, salt BLOB NOT NULL,
         PRIMARY KEY (case_id, charge)
     )""",
-    *GRADE_SCHEMA,
     *POOL_SCHEMA,
-    *TRAP_SCHEMA,
 )
 
 Ballot = Literal["none", "sealed", "committed", "revealed", "done", "no judge", "late"]
@@ -63,34 +55,31 @@ Ballot = Literal["none", "sealed", "committed", "revealed", "done", "no judge", 
 
 @dataclass(frozen=True)
 class PendingCase:
-    """A case that this validator may open: about work that it rejected, or grades that another validator has shown."""
+    """A case that this validator may open, about work that it rejected."""
 
     commitment: CommittedWork
-    statement: Verdict | ShownGrades
-    position: int
-    """The row that shows it; NO_ROW where a pool or the whole file does."""
-    evidence: bytes = b""
+    verdict: Verdict
+    evidence: bytes
     """The bundle that the verdict names."""
 
     @property
     def reason(self) -> str:
-        return "wrong_grade" if isinstance(self.statement, ShownGrades) else self.statement.reason or ""
+        return self.verdict.reason or ""
+
+    @property
+    def position(self) -> int:
+        """Return the row that shows it; NO_ROW where a pool or the whole file does."""
+        return NO_ROW if self.verdict.position is None else self.verdict.position
 
     @property
     def kind(self) -> int:
         return kind_of(self.reason)
 
     @property
-    def accused(self) -> str:
-        """Return the commitment's node, or of a wrong grade the validator that graded it."""
-        said = self.statement
-        return said.statement.validator if isinstance(said, ShownGrades) else self.commitment.node
-
-    @property
     def about(self) -> dict[str, str | int]:
         """Return what the log says of it."""
         c = self.commitment
-        return {"accused": self.accused, "node": c.node, "index": c.index, "kind": self.reason}
+        return {"node": c.node, "index": c.index, "kind": self.reason}
 
 
 @dataclass(frozen=True)
@@ -113,10 +102,6 @@ class CaseRecord:
     ballot: Ballot
     guilty: bool | None
     salt: bytes | None
-    accused: str
-    """The commitment's node, or of a wrong grade the validator that graded it."""
-    grades: bytes | None = None
-    """Of a wrong grade: the hash of the grades that the accused signed."""
 
     @property
     def vote(self) -> tuple[bool, bytes]:

@@ -51,8 +51,6 @@ class CaseSnapshot:
 
     same_charge: bool = False
     """It is about the commitment, and of the kind, of the accusation."""
-    answerable: bool = False
-    """A ticket could end it."""
     tried: bool = False
     """The juror has tried to verify the evidence, and could not."""
     opinion: bool | None = None
@@ -78,8 +76,8 @@ def challenger_ruling(case: CaseSnapshot) -> Action:
     It waits for a case of this validator's own, or one in which it finds the node guilty, and opens one
     beside any other.
 
-    An accomplice could open case after case on evidence that no juror can get, or that a ticket answers, until it is
-    too late to accuse. A second case beside a good one costs little: once the node is convicted it is moot, and its fee
+    An accomplice could open case after case on evidence that no juror can get, until it is too late to accuse. A second
+    case beside a good one costs little: once the node is convicted it is moot, and its fee
     comes back.
     """
     record = case.record
@@ -89,8 +87,6 @@ def challenger_ruling(case: CaseSnapshot) -> Action:
         return Action.OPEN  # it may end as soon as the data is shown, whatever else the node did
     if case.mine:
         return Action.WAIT
-    if case.answerable:
-        return Action.OPEN  # an accomplice may have named a row that was planted
     if record.guilty is not None:
         return Action.WAIT if record.guilty else Action.OPEN
     if record.ballot == "none" and record.kind != kind_of("data_missing"):

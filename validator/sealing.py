@@ -1,38 +1,30 @@
-"""Sealing: once an hour has ended and everything in it is judged, state that on chain, for pay.
+"""Sealing: once an hour has ended, state on chain what this validator vouches for, and show the hour's link.
 
-Each hour with work is sealed by itself and in order, so that the validators' seals meet at the same hours and a quorum
-moves the watermark. It begins with the hour in which this validator registered, and skips one that can no longer be
-sealed. The vouch root commits to what this validator accepted: it is liable for that. The link of its hash chain that
-it shows lets anyone draw which rows it replayed.
-
-In a run with traps a late seal earns nothing, and a prize goes by how many of the last hours were sealed in time. So
-there every hour is sealed, with work or without, and before it is late, whatever still waits. The leaves of what was
-accepted and of what was rejected have salts, which stay in the journal: they open what this validator claims.
+It seals each hour in which it gave a verdict, in order. It waits until all of its work there is judged and the
+orchestrator has taken its verdicts, for a look that comes after its link is not paid; but no longer than until the link
+is due. It begins with the hour in which this validator registered, and skips one that can no longer be sealed.
+The vouch root commits to what this validator accepted: it is liable for that. The link of its hash chain that it shows
+lets anyone draw which rows it replayed, and check the numbers of its looks.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from muster.chain.client import Chain
 from muster.chain.types import Block
 from muster.constants import HOUR_SECONDS
 from muster.contracts import runs
 from muster.errors import RevertError
+from muster.protocol.looks import link_due_at
 from muster.protocol.merkle import LeafTree, leaf_of_words
-from muster.protocol.seals import closes_at, oldest_open
-from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.loop import AGAIN, IDLE, Next
 from muster.runtime.retries import Repeats
 from muster.verification.rules import CommittedWork
 from validator.journal import ValidatorJournal
-from validator.trap_journal import seal_hour
-
-CLOSING_SECONDS: Final = 900
-"""Time before the seals of an hour close in which it is sealed although some of it is not judged."""
+from validator.outbox import closing_hour
 
 EMPTY_ROOT: bytes = bytes(32)
 """Vouch root of an hour in which nothing was accepted."""
@@ -62,15 +54,12 @@ def vouch_root(accepted: Sequence[CommittedWork], anchors: Mapping[int, bytes]) 
 class HourSealer:
     """Seals what can be sealed, one hour a poll."""
 
-    def __init__(
-        self, chain: Chain, journal: ValidatorJournal, run: int, link_of: Callable[[int], bytes], terms: Terms
-    ) -> None:
+    def __init__(self, chain: Chain, journal: ValidatorJournal, run: int, link_of: Callable[[int], bytes]) -> None:
         """`link_of`: returns the link of this validator's hash chain for an hour."""
         self._chain = chain
         self._link_of = link_of
         self._journal = journal
         self._run = run
-        self._terms = terms
         self._skipped = 0
         """The last hour that was skipped. What was sealed the chain says: a reorg may take a seal back."""
         self._window: int | None = None
@@ -82,43 +71,35 @@ class HourSealer:
         last = max(await self._last_sealed(), self._skipped)
         if self._window is None:
             self._window = await self._chain.call(runs.unsealed_window_hours())
-        hour = self._next_hour(last, head.timestamp)
+        hour = self._journal.open_hour(after=last, before=head.timestamp // HOUR_SECONDS)
         if hour is None:
             return IDLE
         if head.timestamp >= (hour + 1 + self._window) * HOUR_SECONDS:  # as Runs._checkSealHour
             return self._skip(hour, f"its time was over {self._window} hours after it")
-        traps, closes = self._terms.has_traps, closes_at(hour)
-        hurries = traps and head.timestamp >= closes - CLOSING_SECONDS
-        if (unjudged := self._journal.unjudged(hour)) and not hurries:
-            self._log_once("waiting", hour, f"{unjudged} commitments of this hour are not judged yet")
+        if why := self._waits_for(hour, head.timestamp):
+            self._log_once("waiting", hour, why)
             return IDLE
+        if not self._journal.count(hour, "judged"):
+            return self._skip(hour, "nothing in it was judged in time")
         accepted = self._journal.vouched(hour)
         steps = {c.step for c in accepted}
         anchors = {step: (await self._chain.checkpoint(self._run, step)).anchor for step in steps}
-        root, rejected = vouch_root(accepted, anchors), bytes(32)
-        if traps and head.timestamp < closes:
-            if self._journal.traps.sealed(hour) is not None and await self._last_sealed() >= hour:
-                return AGAIN  # an earlier try was mined: its salts are not to be replaced
-            bare = [(c, vouch_leaf(c, anchors[c.step])) for c in accepted]
-            made = seal_hour(hour, bare, self._journal.traps.rejected(hour))
-            self._journal.traps.keep(made)
-            root, rejected = made.vouch_root, made.rejections
         try:
-            mined = await self._chain.send(runs.seal(self._run, hour, root, rejected, self._link_of(hour)))
+            sealed = runs.seal(self._run, hour, vouch_root(accepted, anchors), self._link_of(hour))
+            mined = await self._chain.send(sealed)
         except RevertError as error:
             return await self._refused(hour, error)
         SEALS.inc()
         log.info("sealed", hour=hour, vouched=len(accepted), tx=mined.hash)
         return AGAIN
 
-    def _next_hour(self, last: int, now: int) -> int | None:
-        """Return the hour to seal next, if there is one that has ended."""
-        before = now // HOUR_SECONDS
-        hour = self._journal.open_hour(after=last, before=before)
-        if not self._terms.has_traps:
-            return hour
-        idle = max(last + 1, self._journal.first_hour, oldest_open(now))
-        return min((one for one in (hour, idle) if one is not None and one < before), default=None)
+    def _waits_for(self, hour: int, now: int) -> str:
+        """Return why an hour is not sealed yet, or ""."""
+        if (pending := self._journal.count(hour, "pending")) and hour > closing_hour(now):
+            return f"{pending} commitments of this hour are not judged yet"
+        if (unsent := self._journal.verdicts.unsent(hour)) and now < link_due_at(hour):
+            return f"the orchestrator has not taken {unsent} verdicts of this hour yet"
+        return ""
 
     async def _refused(self, hour: int, error: RevertError) -> Next:
         if error.name == "SealTooLate":

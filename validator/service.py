@@ -1,7 +1,7 @@
-"""The validator: follow the chain, inspect, report, accuse, vote, seal.
+"""The validator: follow the chain, look, report, accuse, vote, seal, claim.
 
-Seven loops share one journal, and an eighth in a run with private tests. `follow` records the chain's events; the
-others do what the journal says is due, so each can stop at any moment and go on after a restart. A loop logs what it
+Seven loops share one journal. `follow` records the chain's events; the others do what the journal says is due, so each
+can stop at any moment and go on after a restart. A loop logs what it
 cannot reach, and tries again. Votes wait for no replay: what replays (`inspect`, `verify`, `accuse`) takes turns at the
 model.
 """
@@ -20,18 +20,15 @@ from muster.chain.types import Block
 from muster.clients.gas_watch import read_gas
 from muster.clients.machine_report import MachineMeter, MachineReporter
 from muster.clients.node_session import NodeSession, node_session
-from muster.clients.opened_traps import OpenedTraps
 from muster.constants import DRAW_CHAIN_LENGTH, HOUR_SECONDS, SAMPLE_BLOCKS
-from muster.contracts import registry
-from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused
+from muster.contracts import registry, runs
+from muster.contracts.court import CaseOpened, CaseResolved
 from muster.contracts.registry import Convicted, Retired, Role, Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import TRANSIENT, ConfigError, FinishedError, MusterError, UnreachableError
 from muster.models.matmul import choose_matmul
 from muster.protocol.draws import chain_preimages, link_of
 from muster.protocol.hashes import keccak
-from muster.protocol.messages import Verdict
-from muster.protocol.reasons import TICKETED
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
@@ -42,10 +39,9 @@ from muster.runtime.processor import processor_name
 from muster.settings.schema import Settings
 from muster.verification.rules import CommittedWork
 from validator.challenger import Challenger
-from validator.claims import POLL_SECONDS as CLAIM_SECONDS
-from validator.claims import TrapClaimer
+from validator.claimer import POLL_SECONDS as CLAIM_SECONDS
+from validator.claimer import WageClaimer
 from validator.context import RunVerificationContext, make_context
-from validator.grader import Grader
 from validator.inspector import Inspector
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
@@ -117,13 +113,12 @@ class Validator:
         """Counts what this validator says of itself."""
         state = settings.validator.state_dir
         self.journal = ValidatorJournal(state, session.identity, settings.run, self.me)
-        kinds = (WorkCommitted, CaseOpened, GradeAccused, CaseResolved, Convicted, Retired)
+        kinds = (WorkCommitted, CaseOpened, CaseResolved, Convicted, Retired)
         self.cursor = EventCursor(self.chain, state / "cursor.json", kinds, "validator", run=settings.run)
         self._seen = -1
         """The block up to which the journal has every event."""
         self._retired = False
-        self.turns: Turns | None = None
-        """Of a run with traps."""
+        self.turns = Turns(self.chain, self.client, self.journal)
         self._news = asyncio.Event()
         """Set when the chain has a new block, or may have."""
         self._judged = asyncio.Event()
@@ -134,9 +129,8 @@ class Validator:
             poll = self.settings.chain.poll_seconds
             await PollLoop(log, "registration", poll).until_done(self.check_registration)
             await PollLoop(log, "transactions", poll).until_done(self._finish_transactions)
-            settings, chain, received = self.settings, self.chain, self.machine.add_received
-            folder = settings.validator.state_dir
-            prepare = partial(make_context, settings, chain, self.client, self.reader, folder, chain.signer, received)
+            folder, received = self.settings.validator.state_dir, self.machine.add_received
+            prepare = partial(make_context, self.settings, self.chain, self.client, self.reader, folder, received)
             context = await PollLoop(log, "preparation", poll).until_done(prepare)
             with context.rules.scorers:
                 await self.serve_run(context)
@@ -145,33 +139,21 @@ class Validator:
 
     async def serve_run(self, context: RunVerificationContext) -> None:
         """Follow, inspect, report, grade, judge and seal, until cancelled."""
-        policy, stagger = self.settings.validator, self.settings.validator.stagger_seconds
-        terms = context.rules.terms
-        inspector = self.inspector_class(
-            context, self.chain.signer, self.links[-1], policy, PoolJudge(context, self.journal.pools)
-        )
+        stagger, poll = self.settings.validator.stagger_seconds, self.settings.chain.poll_seconds
+        inspector = self.inspector_class(context, self.chain.signer, PoolJudge(context, self.journal.pools))
         juror = Juror(self.chain, self.journal, context, stagger)
         challenger = Challenger(self.chain, self.journal, context, juror, stagger)
-        grader = Grader(self.chain, self.journal.grades, context, stagger)
-        sealer = HourSealer(self.chain, self.journal, self.settings.run, self.link_of, terms)
-        claims = []
-        if terms.has_traps:
-            self.turns = Turns(self.chain, self.client, self.journal, terms, self.link_of)
-            opened = OpenedTraps(self.chain, self.client, self.settings.run, terms)
-            claimer = TrapClaimer(self.chain, self.journal, terms, self.turns, opened, self.settings.run)
-            claims = [PollLoop(log, "claims", CLAIM_SECONDS).run(lambda: self._at_head(claimer.poll))]
-        poll = self.settings.chain.poll_seconds
-        graded = [PollLoop(log, "grades", poll).run(grader.poll)] if terms.has_private_tests else []
+        sealer = HourSealer(self.chain, self.journal, self.settings.run, self.link_of)
+        claimer = WageClaimer(self.chain, self.client, self.settings)
         await run_together(
-            *graded,
-            *claims,
             PollLoop(log, "follow", poll).run(self.follow),
             PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),
-            PollLoop(log, "report", poll).run(self.report, self._judged),
+            PollLoop(log, "report", poll).run(lambda: self._at_head(self.report), self._judged),
             PollLoop(log, "court", COURT_SECONDS).run(lambda: self._at_head(lambda head: self._court(juror, head))),
             PollLoop(log, "verify", COURT_SECONDS).run(lambda: self._at_head(juror.decide)),
             PollLoop(log, "accuse", COURT_SECONDS).run(lambda: self._at_head(challenger.poll)),
             PollLoop(log, "seal", COURT_SECONDS).run(lambda: self._seal(sealer)),
+            PollLoop(log, "claim", CLAIM_SECONDS).run(claimer.poll),
         )
 
     # Starting
@@ -225,25 +207,20 @@ class Validator:
         BACKLOG.set(self.journal.backlog())
         if self._retired:
             return IDLE
-        drawn = self._seen - SAMPLE_BLOCKS + 1
-        if self.turns is not None:
-            await self.turns.take(drawn)
-        items = self.journal.pending(drawn, time.time(), AT_ONCE)
+        items = self.journal.pending(self._seen - SAMPLE_BLOCKS + 1, time.time(), AT_ONCE)
         for commitment, seen_at in items:
             await self._judge(inspector, commitment, seen_at)
         return AGAIN if len(items) == AT_ONCE else IDLE
 
     async def _judge(self, inspector: Inspector, c: CommittedWork, seen_at: float) -> None:
-        # 1. Draw the sample by the link of its hour, and inspect.
+        # 1. Inspect where there is a place for it, by the rows that the link of an hour draws.
         started, age = time.monotonic(), time.time() - seen_at
         try:
-            if self.turns is not None and not await self.turns.is_due(c):
+            if not await self.turns.is_ours(c):
                 return
+            hour, patience = await self.sampling_hour(c), self.settings.validator.data_grace_seconds
             inspection = await inspector.inspect(
-                c,
-                self.link_of(await self.sampling_hour(c)),
-                suspect=self.journal.was_rejected(c.node),
-                missing_counts=age >= self.settings.validator.data_grace_seconds,
+                c, self.link_of(hour), signs=hour == c.hour, missing_counts=age >= patience
             )
         except TRANSIENT as error:
             self.journal.postpone(c, time.time() + pause(age))
@@ -257,9 +234,7 @@ class Validator:
             rank = turn_of(self.me, await self.chain.validators(self.settings.run), f"accuse {c.node}")
             accuse_at = time.time() + rank * self.settings.validator.stagger_seconds
         seconds = time.monotonic() - started
-        shown = inspector.show(c, inspection.grades)
-        held = self.turns is not None and verdict.reason == TICKETED and verdict.position is not None
-        self.journal.judge(c, verdict, evidence, accuse_at=accuse_at, held=held, pooled=inspection.pooled, shown=shown)
+        self.journal.judge(c, verdict, evidence, accuse_at=accuse_at, pooled=inspection.pooled)
 
         # 3. Let it be reported.
         self._judged.set()
@@ -286,15 +261,18 @@ class Validator:
         return link_of(self.links, self.journal.first_hour, hour)
 
     async def sampling_hour(self, c: CommittedWork) -> int:
-        """Return the hour by whose link a commitment is sampled: its own, or that from which it is inspected again."""
-        block = self.journal.second_look(c)
-        return c.hour if block is None else (await self.chain.block(block)).timestamp // HOUR_SECONDS
+        """Return the hour by whose link a commitment is sampled: its own, or this one once a seal has shown that link.
 
-    async def report(self) -> Next:
-        """Send verdicts to the orchestrator."""
-        return await self.journal.verdicts.send(self._report)
+        A worker that knew its sample could decide by it whether to show its file.
+        """
+        sealed = (await self.chain.call(runs.sealer_of(self.me))).last_sealed
+        return c.hour if c.hour > sealed else (await self.chain.head()).timestamp // HOUR_SECONDS
 
-    async def _report(self, item: Outgoing[Verdict]) -> None:
+    async def report(self, head: Block) -> Next:
+        """Send verdicts to the orchestrator. `head`: a block up to which the journal has every event."""
+        return await self.journal.verdicts.send(self._report, head.timestamp)
+
+    async def _report(self, item: Outgoing) -> None:
         """Send one, after the evidence that it names."""
         if evidence := self.journal.evidence(item.commitment):
             await self.client.put_evidence(evidence)

@@ -70,7 +70,7 @@ def main() -> int:
             made = PROFILES[question.profile], question.temperature
             replayer = Replayer(question.model, *made, keep=1, matmul=question.matmul)
         replayer.load_weights(question.model)
-        profile = narrowed(replayer.profile, question.pool, question.limits)
+        profile = narrowed(replayer.profile, question.pool, question.limits, replayer.profile.look)
         answer = check(replayer, profile, read_rollouts(question.rows.read_bytes()), question.seconds)
         print(answer.model_dump_json(), file=answers, flush=True)
     return 0

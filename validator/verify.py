@@ -15,11 +15,9 @@ from typing import Any
 from eth_utils.address import is_address, to_checksum_address
 
 from muster.chain.client import Chain
-from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
-from muster.contracts.court import CaseOpened, GradeAccused
-from muster.errors import CheckError, MismatchError, UnreachableError, UsageError
-from muster.protocol.kinds import kind_of, reason_of
+from muster.errors import CheckError, UnreachableError, UsageError
+from muster.protocol.kinds import reason_of
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
@@ -27,7 +25,7 @@ from muster.verification.audit import find_commitment
 from muster.verification.bundles import Inspection, finite
 from muster.verification.checks import Finding
 from validator.context import RunVerificationContext, make_context
-from validator.evidence import CannotVerifyError, verify_evidence, verify_grade_evidence
+from validator.evidence import CannotVerifyError, verify_evidence
 from validator.inspector import inspect_commitment
 
 _log = telemetry.logger("validator")
@@ -67,19 +65,13 @@ async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> Non
     inspection: Inspection | None = None
     async with connected(settings) as run:
         opened = await run.chain.opened(case_id)
-        graded = await _graded(run.chain, opened)
-        node = opened.node if graded is None else graded.node
-        commitment = await find_commitment(run.chain, opened.run, node, opened.index)
+        commitment = await find_commitment(run.chain, opened.run, opened.node, opened.index)
         context = await run.context(commitment.step)
         data = await context.client.get_evidence(opened.evidence_hash)
         _log.info("verifying evidence", case=case_id, node=opened.node, index=opened.index, step=commitment.step)
         try:
-            if graded is not None:
-                inspection = await verify_grade_evidence(data, commitment, graded.validator, graded.grades, context)
-            else:
-                opened_in = await context.chain.block_hash(opened.at.block)
-                given = {"entropy": opened_in, "position": opened.position}
-                inspection = await verify_evidence(data, opened.kind, commitment, context, **given)
+            opened_in = await context.chain.block_hash(opened.at.block)
+            inspection = await verify_evidence(data, opened.kind, commitment, context, opened_in)
             why = inspection.why
         except CannotVerifyError as error:
             why = str(error)
@@ -136,16 +128,6 @@ def _parse(name: str) -> tuple[str, int]:
     if not is_address(node) or not index.isdecimal():
         raise UsageError(f"{name!r} is not NODE:INDEX", hint="e.g. 0x1234…:7, as muster worker why shows them")
     return to_checksum_address(node), int(index)
-
-
-async def _graded(chain: ChainReader, opened: CaseOpened) -> GradeAccused | None:
-    """Return what a case about a wrong grade says besides; None for any other case."""
-    if opened.kind != kind_of("wrong_grade"):
-        return None
-    for event in await chain.events([GradeAccused], opened.at.block, opened.at.block):
-        if isinstance(event, GradeAccused) and event.case_id == opened.case_id:
-            return event
-    raise MismatchError(f"the chain does not say what grades case {opened.case_id} is about")
 
 
 def _finding(finding: Finding | None) -> dict[str, Any]:

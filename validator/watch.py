@@ -1,4 +1,4 @@
-"""Look for what a validator's operator should know: gas, a case against it, a case that it lost, a vote that it missed.
+"""Look for what a validator's operator should know: gas, a case that it lost, a vote that it missed.
 
 It follows the chain with its own cursor, so that nothing the validator does depends on it. The end is reported by
 `muster.runtime.notify.notifying`.
@@ -14,8 +14,7 @@ from muster.chain.cursor import EventCursor
 from muster.clients.gas_watch import watch_gas
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import court
-from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Outcome
-from muster.protocol.kinds import reason_of
+from muster.contracts.court import AbsenceReported, CaseResolved, Outcome
 from muster.runtime.loop import AGAIN, IDLE, Next
 from muster.runtime.notify import FOR_GOOD, Notifier
 from muster.runtime.units import Tokens
@@ -34,7 +33,7 @@ class ValidatorWatch:
         self._client = client
         self._notifier = notifier
         path = state_dir / FILE_NAME
-        self._cursor = EventCursor(chain, path, (AbsenceReported, CaseOpened, CaseResolved), "notifications", run=run)
+        self._cursor = EventCursor(chain, path, (AbsenceReported, CaseResolved), "notifications", run=run)
         self._past = not path.exists()
         """Whether the cursor still reads what happened before notifications were set up."""
 
@@ -47,26 +46,13 @@ class ValidatorWatch:
         await watch_gas(self._chain, self._client, self._notifier)
         batch = await self._cursor.poll()
         for event in batch:
-            if isinstance(event, CaseOpened) and event.node == self._me:
-                await self._accused(event)
-            elif isinstance(event, CaseResolved) and event.outcome == Outcome.NOT_GUILTY and not self._past:
+            if isinstance(event, CaseResolved) and event.outcome == Outcome.NOT_GUILTY and not self._past:
                 await self._lost(event)
             elif isinstance(event, AbsenceReported) and event.judge == self._me and not self._past:
                 self._absent(event)
         await self._cursor.ack()
         self._past = self._past and batch.more
         return AGAIN if batch.more else IDLE
-
-    async def _accused(self, event: CaseOpened) -> None:
-        if self._past and (await self._chain.call(court.case_of(event.case_id))).outcome != Outcome.OPEN:
-            return
-        kind = reason_of(event.kind)
-        text = (
-            f"{self._notifier.name} is accused of {kind}: case {event.case_id} is open against it."
-            f" muster slash verify {event.case_id} runs the evidence again"
-        )
-        values = {"case": event.case_id, "commitment": event.index, "reason": kind, "challenger": event.challenger}
-        self._notifier.tell("accused", f"case {event.case_id}", text, again=FOR_GOOD, **values)
 
     async def _lost(self, event: CaseResolved) -> None:
         case = await self._chain.call(court.case_of(event.case_id))

@@ -152,20 +152,12 @@ class WorkerSettings(Section):
 class ValidatorSettings(Section):
     state_dir: Path = Path(".muster/validator")
     """Journal, hash chain and weights of this validator."""
-    sample_fraction: float = Field(default=0.125, gt=0, le=1)
-    """Share of a commitment's rows that go through the replay checks."""
-    sample_minimum: int = Field(default=16, ge=1)
-    """Rows that are replayed at least. muster validator policy shows what is found with such a sample."""
-    newcomer_commitments: int = Field(default=4, ge=0)
-    """A node's first so many commitments are inspected more closely."""
-    newcomer_factor: int = Field(default=4, ge=1)
-    """How many times as many of their rows are replayed."""
-    suspect_factor: int = Field(default=4, ge=1)
-    """How many times as many rows are replayed of a node that this validator has rejected before."""
     data_grace_seconds: float = Field(default=120, ge=0)
     """How long a missing file is requested before its commitment is rejected."""
     stagger_seconds: float = Field(default=5, ge=0)
     """Time between two validators' turns to open or to end the same case."""
+    auto_claim_hours: float = Field(default=24, ge=0, le=8760)
+    """Wages are claimed for the operator once in so many hours; 0: they are not."""
     threads: int = Field(default=1, ge=1, le=1024)
     """CPU threads of a replay; more than there are idle cores is ruinous."""
     report_machine: bool = True

@@ -77,8 +77,10 @@ class Inspection:
     """Those of its rows that all validators re-run, in the order of their positions."""
     pool: ShownPool | None = None
     """The pool that shows the finding; None where single rows do."""
-    grades: str | None = None
-    """In a run with private tests: the grades of what is accepted, as canonical bytes."""
+    drawn_by: str | None = None
+    """Hash of the block that drew the rows, as a verdict has it; None of evidence."""
+    look: str = ""
+    """The numbers of the look, as a verdict has them."""
 
     @property
     def guilty(self) -> bool:

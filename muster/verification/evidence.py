@@ -22,7 +22,7 @@ from muster.protocol.hashes import hash_bytes, hex_hash, keccak
 from muster.protocol.keys import RunKeys
 from muster.protocol.kinds import kind_of, reason_of
 from muster.protocol.messages import Upload
-from muster.protocol.reasons import REASONS, TICKETED, Reason
+from muster.protocol.reasons import REASONS, Reason
 from muster.protocol.receipts import check_receipt, check_upload
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import leaf_hash, leaf_of
@@ -109,19 +109,6 @@ def judge_rows(shown: ShownRows, reason: Reason) -> Inspection | None:
     if finding := check_shown(shown):
         return _guilty(finding)
     return None if REASONS[reason].shown_by == "replay" else Inspection(why="the rows pass every static check")
-
-
-def without_planted(replayed: Sequence[ReplayedRow], reason: Reason, position: int | None) -> list[ReplayedRow]:
-    """Leave out rows whose false tokens a ticket could not answer for: it ends a sampling case about the row it names.
-
-    `reason`, `position`: of the case.
-    """
-    named = position if reason == TICKETED else None
-    return [
-        row
-        for row in replayed
-        if row.finding is None or row.finding.reason != TICKETED or row.finding.position == named
-    ]
 
 
 def judge_replay(replayed: Sequence[ReplayedRow]) -> Inspection:

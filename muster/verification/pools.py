@@ -20,6 +20,9 @@ that it ever reaches 1 / a is at most a (Ville's inequality; for tests of this f
 statistic, of the first and of the last step is paid for by dividing E by their number, so that an honest node's chance
 of a conviction in a window of steps stays below 10^-CONVICT whatever its accuser chooses.
 
+A validator looks at a part of a node's work. Of each step it knows the pools' rows of its own looks, and only where
+many of these lean (`suspect_from`) does it replay the rows that count.
+
 Pure.
 """
 
@@ -56,6 +59,10 @@ ALTERNATIVES: Final = (0.1, 0.2, 0.4, 0.6, 0.8, 0.95)
 
 REJECT: Final = 3.0
 """Power of ten of the evidence from which a commitment is not used."""
+
+SUSPECT: Final = 2.7
+"""The same for the evidence of the rows that a validator replayed in its own looks, from which on it replays those that
+count: three steps of four, four of nine, six of 22. For honest nodes it replays less than 1 % of its looks' rows so."""
 
 CONVICT: Final = 7.0
 """The same for the evidence by which a juror finds its worker guilty."""
@@ -98,7 +105,7 @@ class Unit:
     last: int
     """Indices of its commitments of this step, consecutive ones."""
     rows: tuple[PooledRow, ...]
-    """Those that count, in drawn order."""
+    """Those that count."""
 
 
 @dataclass(frozen=True)
@@ -165,16 +172,6 @@ def fewest_leaning(count: int) -> int:
     return next((k for k in range(count + 1) if pool_evidence(k, count) >= CONVICT), count + 1)
 
 
-def pooled_row(rollout: Rollout, sums: RowSums, *, has_traps: bool) -> PooledRow:
-    """Return what a row adds to a pool. In a run with traps, one whose gap accuses adds only its length.
-
-    It may be planted, which no juror can know in time; where it is not, it convicts by itself.
-    """
-    return PooledRow(
-        row_key(rollout), replace(NOTHING, tokens=sums.tokens) if has_traps and sums.gaps_accused else sums
-    )
-
-
 def row_key(rollout: Rollout) -> bytes:
     """Return what is equal for rows of the same prompt and completion: 32 bytes."""
     return sha256(rollout.prompt_tokens.tobytes() + b"|" + rollout.completion_tokens.tobytes()).digest()
@@ -197,6 +194,24 @@ def take_rows(drawn: Iterable[T], tokens: Callable[[T], int]) -> Iterator[T]:
         taken += tokens(row)
         if taken >= UNIT_TOKENS:
             return
+
+
+def suspect_from(rows: Sequence[Sequence[PooledRow]], limits: PoolLimits) -> int | None:
+    """Return the first of the steps from which on a validator replays what counts; None where it suspects nothing.
+
+    rows: by step, those of the pools that it replayed in its looks. It suspects the longest row of steps up to the last
+    whose evidence is SUSPECT, by any statistic. That accuses nobody, so no choice is paid for.
+    """
+    firsts = [_suspect_from([leans(some, name, limits) for some in rows]) for name in UNIT_STATISTICS]
+    return min((first for first in firsts if first is not None), default=None)
+
+
+def _suspect_from(lean: Sequence[bool]) -> int | None:
+    places = [place for place, one in enumerate(lean) if one]
+    for skipped, first in enumerate(places):
+        if evidence(len(places) - skipped, len(lean) - first) >= SUSPECT:
+            return first
+    return None
 
 
 def judge_pool(units: Sequence[Unit], profile: Profile, *, about: int) -> PoolFinding | None:

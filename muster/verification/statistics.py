@@ -136,8 +136,6 @@ class RowSums:
     """Rows whose largest gap rejects them."""
     logprobs_beyond: int = 0
     """Rows whose largest error of a log-probability rejects them."""
-    gaps_accused: int = 0
-    """Rows whose largest gap accuses by itself."""
 
     def __add__(self, other: RowSums) -> RowSums:
         return RowSums(*map(add, vars(self).values(), vars(other).values()))
@@ -181,7 +179,6 @@ class ScaledErrors:
             signed=_sum(clipped),
             gaps_beyond=int(not self.gaps.max() <= profile.gap_worst.reject),
             logprobs_beyond=int(not np.abs(self.logprobs).max() <= profile.logprob_worst.reject),
-            gaps_accused=int(not self.gaps.max() <= profile.gap_worst.accuse),
         )
 
 

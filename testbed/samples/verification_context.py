@@ -27,7 +27,8 @@ from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import EvidenceBundle, Inspection, ReplayedRow, make_bundle
 from muster.verification.checks import Finding
 from muster.verification.evidence import check_signatures
-from muster.verification.pools import ACCUSE, HONEST_DRAWS, LEAST_TOKENS, pooled_row
+from muster.verification.look import LookSeeds
+from muster.verification.pools import ACCUSE, HONEST_DRAWS, LEAST_TOKENS, PooledRow, row_key
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork, Rules
 from muster.verification.shown_tasks import ShownTask, show_tasks
@@ -108,13 +109,17 @@ class Context:
     async def keys(self) -> RunKeys:
         return KEYS
 
-    async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
+    async def replay(self, step: int, rollouts: list[Rollout], seeds: LookSeeds | None = None) -> list[ReplayedRow]:
         if self.down:
             raise UnreachableError("no weights")
         self.replayed += len(rollouts)
         sums = self.sums_of_step.get(step, self.sums)
         found = self.findings(step, rollouts)
-        return [ReplayedRow(one, sums, beyond=one is not None and one.accuse) for one in found]
+        looks = [seeds and np.full((2, 4), seeds.signs(row.position) % 1000) for row in rollouts]
+        return [
+            ReplayedRow(one, sums, beyond=one is not None and one.accuse, look=look)
+            for one, look in zip(found, looks, strict=True)
+        ]
 
     async def honest_sums(self, step: int, rollouts: list[Rollout]) -> list[RowSums]:
         self.replayed += HONEST_DRAWS * len(rollouts)
@@ -186,19 +191,19 @@ async def pool_case(
 
     It is about the commitment that ends them. The accuser says that all of them lean, and a juror measures `sums`.
     """
-    context = Context(sums=sums)
+    context = Context(sums=LEANING)
     judge = PoolJudge(context, journal.pools)  # type: ignore[arg-type]
     for index in range(steps * each + 1):
         rollouts = thinking_rows(index, 3 + index // each)
         work = context.commit(rollouts, index)
         receive(journal, WorkCommitted(place(work.block), 1, work.node, work.step, index, 0, work.root))
-        rows = [pooled_row(rollouts[position], LEANING, has_traps=False) for position in pool_positions(work)]
+        rows = [PooledRow(row_key(rollouts[position]), LEANING) for position in pool_positions(work)]
         journal.pools.keep(work, rows)
     found = await judge.judge(work, rows)
-    context.replayed = 0
     assert found is not None
     finding = Finding(found.reason, None, found.evidence, ACCUSE)
     pool = await judge.show(found, work)
+    context.sums, context.replayed = sums, 0
     return make_bundle(rules(), work, Inspection(finding, rollouts=rollouts, pool=pool), accuser=ACCUSER), work, context
 
 
@@ -223,13 +228,11 @@ def sampling_mismatch(position: int, *, accuse: bool = True) -> Finding:
     return Finding("sampling_mismatch", position, 3.0, 0.5, accuse=accuse)
 
 
-async def verified(
-    bundle: EvidenceBundle, commitment: CommittedWork, context: Context | None = None, position: int | None = None
-) -> Inspection:
+async def verified(bundle: EvidenceBundle, commitment: CommittedWork, context: Context | None = None) -> Inspection:
     """Verify a bundle as a juror does: from its bytes, and without any shard of the task set."""
     context = context or Context()
     context.shards = False
-    return await verify_evidence(bundle.to_bytes(), kind_of(bundle.reason), commitment, context, position=position)
+    return await verify_evidence(bundle.to_bytes(), kind_of(bundle.reason), commitment, context)
 
 
 def shown_wrongly(tasks: list[ShownTask]) -> list[tuple[list[ShownTask], str]]:

@@ -1,0 +1,52 @@
+"""Claim wages of looks for this validator's operator, while it runs.
+
+The trainer posts each hour what all looks earned so far, and a claim is paid the difference. So claiming seldom loses
+nothing but time: it is done at the start, and then once in `validator.auto_claim_hours`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from muster.chain.client import Chain, event_of
+from muster.clients.looks import LooksReader
+from muster.clients.orchestrator import OrchestratorClient
+from muster.constants import HOUR_SECONDS
+from muster.contracts.wages import Claimed
+from muster.errors import CheckError, RevertError, UnfundedError
+from muster.runtime import telemetry
+from muster.runtime.loop import IDLE, PollOutcome, Waiting
+from muster.runtime.units import Tokens
+from muster.settings.schema import Settings
+
+POLL_SECONDS: Final = 120.0
+"""Pause between two looks at what can be claimed."""
+
+log = telemetry.logger("validator")
+
+
+class WageClaimer:
+    """Claims for one validator."""
+
+    def __init__(self, chain: Chain, client: OrchestratorClient, settings: Settings) -> None:
+        self._chain = chain
+        self._reader = LooksReader(chain, client, settings.run)
+        self._hours = settings.validator.auto_claim_hours
+        self._next = 0.0
+        """Monotonic second from which on the next claim is made."""
+
+    async def poll(self) -> PollOutcome:
+        """Claim if that is due. Raises TRANSIENT errors, and no other."""
+        if not self._hours or time.monotonic() < self._next:
+            return IDLE
+        try:
+            account = await self._reader.account(self._chain.signer.address)
+            if account.claim is None:
+                return IDLE
+            mined = await self._chain.send(account.claim)
+        except (CheckError, RevertError, UnfundedError) as error:  # what is posted can be claimed later
+            return Waiting(f"wages cannot be claimed: {error}")
+        self._next = time.monotonic() + self._hours * HOUR_SECONDS
+        log.info("claimed wages", paid=str(Tokens(event_of(mined, Claimed).amount)), tx=mined.hash)
+        return IDLE
