@@ -10,6 +10,7 @@ installs. Exits with 3 when a target is missed.
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from muster.runtime import telemetry
 from testbed.escapes import runner
 from testbed.paths import ROOT
 from testbed.runs import private_tests
+from testbed.samples.graded_run import forgeries
 
 CACHE: Final = ROOT / "cache" / "bench"
 
@@ -179,24 +181,19 @@ def measure_validate(size: Size) -> list[Figure]:
 
 
 def measure_private(size: Size) -> list[Figure]:
-    """Play a run with private tests to its reveal, with a validator that grades wrongly and one that copies."""
+    """Play a run with private tests until its masters are shown; and forge what its trainer says."""
     telemetry.configure("private tests", level="error")
     with tempfile.TemporaryDirectory() as folder:
         outcome = private_tests.play(Path(folder))
-    searched = {
-        "searched_bytes": outcome.searched_bytes,
-        "control_found": outcome.control_found,
-        "refused": outcome.refused,
-    }
+    searched = {"searched_bytes": outcome.searched_bytes, "control_found": outcome.control_found}
     grades = outcome.report
-    graded = {"grades": grades.grades, "rewards_reach_trainer": outcome.right_rewards, "void": grades.void}
-    punished = int(outcome.wrong_grader_punished and outcome.honest_free)
-    case = {"convicted": outcome.convicted, "lock_lost": str(outcome.lock_lost)}
+    graded = {"grades": grades.grades, "rewards_trained_on": outcome.trained, "void": grades.void}
     share = grades.reproduced / max(1, grades.grades)
+    forged = {name: asyncio.run(run.check(1)).lies for name, run in forgeries().items()}
     return [
         none("private_bytes_found", outcome.test_bytes_found, **searched),
         figure("grades_reproduced", share, target=1.0, unit="of grades", **graded),
-        figure("wrong_grader_punished", punished, target=1, unit="of one", **case),
+        figure("forgeries_named", sum(map(bool, forged.values())), target=5, unit="of five", lies=forged),
     ]
 
 
