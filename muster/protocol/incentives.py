@@ -12,6 +12,7 @@ from math import comb
 from typing import Final
 
 from muster.constants import BASIS_POINTS, TOKEN, UNSEALED_WINDOW_HOURS, WINDOW_HOURS
+from muster.protocol.term_bounds import MAX_WAGE_BPS
 from muster.protocol.terms import Terms
 
 SEALED_HOURS: Final = WINDOW_HOURS + 1
@@ -104,6 +105,11 @@ class Looking:
     def alone(self, friends: int, validators: int) -> float:
         """Return the share of the work at which only so many friends of all validators look."""
         return comb(friends, self.looks) / comb(validators, self.looks)
+
+
+def fair_wage(rows: int, positions: int) -> int:
+    """Return the wage in basis points of the pay that leaves a third of it to who replays so many of all rows."""
+    return min(MAX_WAGE_BPS, round(1.5 * REPLAY_SHARE * rows / positions * BASIS_POINTS))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from muster.chain.client import Chain
 from muster.chain.keys import create_keystore, read_address
 from muster.console.run_init.steps import GAS
 from muster.constants import CHAIN_BASE_SEPOLIA, TOKEN
-from muster.contracts import run_terms, runs, token
+from muster.contracts import run_terms, runs, token, wages
 from muster.protocol.terms_file import read_terms
 from muster.runtime.failpoints import POINTS
 from muster.settings.sources import load_settings
@@ -104,9 +104,10 @@ def test_one_command_makes_a_run_that_exists_and_is_funded(machine: Machine, cha
     made = machine.json(*words_of(chain, model), "--title", "Sums", "--about", "Why\nnot")
     folder = machine.folder / "mine"
     assert (made["run"], made["funded"], made["edited"], made["cautions"]) == (1, ESCROW, [], [])
+    assert made["wages"] == made["economics"]["wages"] == ESCROW // 4, "of two looks, an eighth of the pay each"
     assert escrow_of(folder, 1) == ESCROW
     assert made["economics"]["step_cost"] == [TOKEN // 10, TOKEN // 5]
-    assert [step["done"] for step in made["steps"][:6]] == [True] * 6
+    assert [step["done"] for step in made["steps"][:7]] == [True] * 7
 
     # What is on chain is what the files say.
     new = read_terms(folder / "run.toml")
@@ -381,12 +382,14 @@ def test_the_printed_deployment_of_a_public_run_is_typed_step_by_step(
     # The rest, now with that number.
     commands = re.findall(r"^     (muster .+)$", later, re.MULTILINE)
     (fund,) = [command for command in commands if command.startswith("muster run fund 40 1 ")]
+    (wage,) = [command for command in commands if command.startswith("muster run wages fund 5 1 ")]
     type_in(fund, "--yes")
+    type_in(wage, "--yes")
     for command in commands:
         if command.startswith("muster service install"):
             assert "Type=exec" in type_in(command, "--dry-run").stdout
     marks = re.findall(r"^\d+\. \(([a-z ]+)\) ", type_in("muster run init .").stdout, re.MULTILINE)
-    assert marks == ["done"] * 6
+    assert marks == ["done"] * 7
     assert escrow_of(folder, 1) == 40 * TOKEN
     nonce, before = sent_by(anvil, owner), contents(folder)
     type_in("muster run init .")
@@ -434,13 +437,15 @@ def test_a_public_run_is_sent_where_that_is_asked_for(public: tuple[Machine, Anv
         "create": run_terms.create_run((new := read_terms(folder / "run.toml")).terms.to_chain(), new.keys),
         "approve": token.approve(owner, 1),
         "fund": runs.fund(1, bytes(32), 1),
+        "wages": wages.fund(1, 1),
     }
     named = {name: used["0x" + call.encode()[:4].hex()] for name, call in selectors.items()}
     measured = {
         "deploy": used["deploy"],
         "faucet": named["faucet"],
         "create": named["create"],
-        "fund": named["approve"] + named["fund"],
+        "fund": named["approve"] // 2 + named["fund"],
+        "wages": named["approve"] // 2 + named["wages"],
     }
     for name, gas in measured.items():
         assert gas <= GAS[name] <= 1.1 * gas, name
@@ -448,5 +453,5 @@ def test_a_public_run_is_sent_where_that_is_asked_for(public: tuple[Machine, Anv
 
 def test_gas_of_a_step_is_that_of_the_snapshot() -> None:
     snapshot = json.loads((Path(__file__).parents[2] / "benchmarks" / "gas.snapshot.json").read_text())
-    assert GAS["publish"] == round(snapshot["publish"]["median"], -4)
-    assert GAS["deploy"] == round(snapshot["deploy"]["median"], -5)
+    for name, unit in (("publish", 10_000), ("deploy", 100_000)):
+        assert GAS[name] == -(-snapshot[name]["median"] // unit) * unit

@@ -136,7 +136,7 @@ class TypedChoices(Request):
     look_rows: int | None = Field(default=None, ge=1, le=4096)
     """Rows that a look replays; else 12."""
     wage_bps: int | None = Field(default=None, ge=0, le=5000)
-    """Wage of a look in basis points of the pay."""
+    """Wage of a look in basis points of the pay; else one and a half times what it costs."""
     pay: Amount | None = None
     """Tokens for a commitment."""
     stake: Amount | None = None

@@ -15,7 +15,7 @@ from eth_utils.address import to_checksum_address
 from muster.console.run_init.choices import FAMILY_NAMES, NEW_MODEL, OPEN, OWNER, Network, RunChoices
 from muster.constants import BASIS_POINTS, CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, MAX_ACCEPTED, MAX_FILE_BYTES, MICRO, TOKEN
 from muster.errors import ConfigError, UsageError
-from muster.protocol.incentives import COVERED_HOURS, FEE_COMMITMENTS, Looking, RunCosts, least_stake, round_amount
+from muster.protocol.incentives import COVERED_HOURS, FEE_COMMITMENTS, Looking, RunCosts, fair_wage, least_stake, round_amount
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.term_bounds import burn_of, check_bounds, smaller_burn
 from muster.protocol.terms import Terms, WorkClass, check_context
@@ -166,6 +166,7 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
     recipe: RecipeName = choices.recipe or "muster"
     batch, groups, files = _batch(choices, recipe, defaults, local=local)
     group = choices.group_size or (LOCAL_GROUP if local else defaults["group_size"])
+    rows = choices.look_rows or min(defaults["look_rows"], group * groups)
 
     # 3. Pace and money; then what was chosen, in place of what would hold.
     hourly = choices.commitments_per_hour or defaults["commitments_per_hour"]
@@ -187,8 +188,9 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
         "most_files": min(MAX_ACCEPTED, WASTE * files),
         "commitments_per_hour": hourly,
         "min_step_interval": interval if local else defaults["min_step_interval"],
-        **{name: defaults[name] for name in ("accepts_required", "wage_bps")},
-        "look_rows": min(defaults["look_rows"], group * groups),
+        "accepts_required": defaults["accepts_required"],
+        "look_rows": rows,
+        "wage_bps": fair_wage(rows, group * groups),
         "ports": (8545, 8546, 8547) if local else (8545, 8600, 8700),
     }
     chosen = choices.model_dump(exclude_none=True, exclude={"pay", "stake", "operator", "password_file"})

@@ -17,14 +17,15 @@ from muster.console.run_init.design import OwnerKeys, RunDesign
 from muster.runtime.units import Ether, decimal_amount
 
 GAS: Final = {
-    "deploy": 21_400_000,
+    "deploy": 15_500_000,
     "faucet": 92_000,
     "create": 560_000,
     "fund": 130_000,
+    "wages": 135_000,
     "admit": 50_000,
     "publish": 150_000,
 }
-"""What each takes, as tests/integration/test_run_init.py measures it: `fund` with its approval, `publish` a step."""
+"""What each takes, as tests/integration/test_run_init.py measures it: `fund` and `wages` with approval, `publish` a step."""
 
 ETHER_FACTOR: Final = 2.5
 """A key must hold so many times the present price of what it sends: fees survive a doubling of the price."""
@@ -141,7 +142,7 @@ def _wages_step(money: RunMoney, status: ChainStatus, run: str, sends: Sequence[
     if not money.wages:
         return []
     command = _typed("run", "wages", "fund", decimal_amount(money.wages), run, *sends)
-    return [OwnerStep("Fund the wages of looks", (command,), status.wages >= money.wages, GAS["fund"])]
+    return [OwnerStep("Fund the wages of looks", (command,), status.wages >= money.wages, GAS["wages"])]
 
 
 def _service_steps() -> list[OwnerStep]:
@@ -177,8 +178,9 @@ def _owner_gas(status: ChainStatus) -> int:
         "faucet": not status.funded,
         "create": not status.run,
         "fund": not status.funded,
+        "wages": not status.wages,
     }
-    return sum(GAS[name] for name, is_open in open_.items() if is_open) + (0 if status.wages else GAS["fund"])
+    return sum(GAS[name] for name, is_open in open_.items() if is_open)
 
 
 def _ether_step(who: str, address: str, held: int, gas: int, design: RunDesign, status: ChainStatus) -> OwnerStep:

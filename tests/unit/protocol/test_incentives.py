@@ -17,6 +17,7 @@ from muster.protocol.incentives import (
     Incentives,
     Looking,
     RunCosts,
+    fair_wage,
     least_stake,
     round_amount,
 )
@@ -100,6 +101,7 @@ def test_looking_costs_brings_and_pays_from_a_rate_on() -> None:
     assert found.income(4, found.least_rate(4) or 0) == pytest.approx(0, abs=1e-12)
     assert [found.alone(2, 4), found.alone(2, 5), found.alone(3, 5)] == [1 / 6, 0.1, 0.3]
     assert Looking.of(replace(PUBLIC, wage_bps=400), 0).least_rate(4) is None
+    assert [fair_wage(12, positions) for positions in (256, 128, 64, 12)] == [312, 625, 1_250, 5_000]
 
 
 def test_without_a_bounty_no_number_of_cheaters_pays_an_inspection() -> None:

@@ -117,6 +117,8 @@ def test_owner_chooses_how_much_is_looked_at_and_for_what() -> None:
     assert wages_of(agreed, 4_000 * TOKEN) == 200 * TOKEN
     small = terms(merged(PUBLIC, RunChoices(group_size=4, groups_per_commitment=2)))
     assert (small.positions, small.look_rows) == (8, 8), "a look replays no more rows than there are"
+    assert [terms(one).wage_bps for one in (PUBLIC, RunChoices())] == [625, 1_250], "of 128 rows, and of 64"
+    assert (small.wage_bps, cautions(small)[1:]) == (5_000, [])
 
 
 def test_stake_fee_and_deposit_follow_from_the_pay() -> None:

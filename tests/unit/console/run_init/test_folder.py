@@ -120,7 +120,7 @@ def lines(status: ChainStatus, choices: RunChoices = PUBLIC, *, marked: bool = T
 def test_the_steps_of_an_empty_chain_say_what_each_takes() -> None:
     price = 10**7
     said = lines(ChainStatus(reachable=True, price=price))
-    owners = sum(GAS[name] for name in ("deploy", "faucet", "create", "fund", "fund"))
+    owners = sum(GAS[name] for name in ("deploy", "faucet", "create", "fund", "wages"))
     need = Ether(owners * price * 5 // 2)
     assert said[0] == f"1. (to do) Give the owner ether for gas ({owners:,} gas, about {Ether(owners * price)})"
     assert said[1] == f"   send {need} or more to {KEYS.owner}: public faucets of the chain give test ether"
