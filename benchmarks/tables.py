@@ -25,8 +25,8 @@ ASYNC = "async"
 ASYNC_HEADS = ("async level", "final score", "seconds to the score", "seconds in all")
 ECONOMICS = "economics"
 """All parts of docs/understand/economics.md."""
-TRAPS, LOOKING = "traps", "looking"
-"""Those of economics that are about traps, from a document of part traps alone."""
+LOOKS = "looks"
+"""Those of economics that are about looking, from a document of part looks alone."""
 SCALE_NODES, SCALE_RATE = 10_000, 24
 """Nodes, and commitments of each in an hour, of the page's section on scale."""
 LEAST_BASE_FEE = 0.002
@@ -110,8 +110,8 @@ def economics_parts(document: dict[str, Any]) -> dict[str, str]:
         return lambda row: [money(row[key]) if key in row else "" for key in keys]
 
     assumed = f"Assumed: {document['assumptions']}."
-    figures = [figure for figure in document["figures"] if figure.get("part") != TRAPS]
-    looking = looking_parts(document) if TRAPS in worlds.get("public", {}) else {}
+    figures = [figure for figure in document["figures"] if figure.get("part") != LOOKS]
+    looking = looking_parts(document) if LOOKS in worlds.get("public", {}) else {}
     return looking | {
         "figures": "\n\n".join([part([document | {"figures": figures}]), assumed]),
         "workers": beside("workers", income, shown(*against)),
@@ -133,55 +133,79 @@ def economics_parts(document: dict[str, Any]) -> dict[str, str]:
 
 
 def looking_parts(document: dict[str, Any]) -> dict[str, str]:
-    """Return the parts that are about traps: by present rules, and by those that the page compares with them."""
-    rows = document["worlds"]["public"][TRAPS]
-    rules = list(dict.fromkeys(row["rules"] for row in rows if "rules" in row))
+    """Return the parts that are about looking."""
+    rows = document["worlds"]["public"][LOOKS]
+    figures = [figure for figure in document["figures"] if figure.get("part") == LOOKS]
 
-    def cells(kind: str, rule: str, name: str, *keys: str, digits: int = 2) -> list[str]:
-        own = [row for row in rows if row["kind"] == kind and row["rules"] == rule and row["name"] == name]
-        return [money(row[key], digits) for row in own for key in keys]
+    def of(kind: str) -> list[dict[str, Any]]:
+        return [row for row in rows if row["kind"] == kind]
 
-    def names(kind: str) -> list[str]:
-        return list(dict.fromkeys(row["name"] for row in rows if row["kind"] == kind))
+    most = max(row["accepts"] for row in of("alone"))
+    usual = [row for row in of("alone") if row["per_hour"] == 40]
+    sizes = list(dict.fromkeys(row["validators"] for row in usual))
 
-    def worked(name: str) -> str:
-        return f"{next(row['cost'] for row in rows if row['kind'] == 'alone' and row['name'] == name) * 100:.0f} %"
+    def beside(played: list[dict[str, Any]]) -> list[list[str]]:
+        names = dict.fromkeys(row["name"] for row in played)
+        own = {(row["name"], row["validators"]): row for row in played}
+        return [
+            [name, share(own[name, sizes[0]]["saved"]), *(money(own[name, size]["net"]) for size in sizes)]
+            for name in names
+        ]
 
-    sizes = list(dict.fromkeys(row["validators"] for row in rows if row["kind"] == "alone"))
-    heads = [f"{size} validators, {rule}" for rule in rules for size in sizes]
-    shares = [row for row in rows if row["kind"] == "ticket"]
-    figures = [figure for figure in document["figures"] if figure.get("part") == TRAPS]
-    alone = [
-        [one, worked(one), *(c for rule in rules for c in cells("alone", rule, one, "none"))] for one in names("alone")
-    ]
-    together = [
-        [one, *(c for rule in rules for c in cells("coalition", rule, one, "gain"))] for one in names("coalition")
-    ]
-    keys = ("owner", "honest", "blind")
-    owners = [[one, *cells("owner", rules[0], one, *keys, digits=3)[3:6]] for one in names("owner")]
-    samples = [
-        [str(row["rows"]), *(money(row[key]) for key in ("usual", "first"))]
-        for row in rows
-        if row["kind"] == "sample" and row["rules"] == rules[0]
-    ]
-    compared = [
-        ("an honest validator's pay a day", [row["income"] for row in rows if row["kind"] == "income"], 1),
-        (
-            "`owner_cost`",
-            [row["owner"] for row in rows if row["kind"] == "owner" and row["name"] == names("owner")[0]],
-            3,
-        ),
-        ("`ticket_knows`", [row["knows"] for row in shares], 2),
-        ("`ticket_bought`", [row["bought"] for row in shares], 2),
-    ]
+    heads = ["strategy", "saved", *(f"{size} validators" for size in sizes)]
+    slow = [row for row in of("alone") if row["accepts"] == most and row["per_hour"] not in (10, 40)]
     return {
         "looking": part([document | {"figures": figures}]),
-        "looks": table(["strategy", "work", *heads], alone),
-        "rules": table(["what", *heads], [[name, *(money(v, digits) for v in own)] for name, own, digits in compared]),
-        "coalitions": table(["who", *rules], together),
-        "owners": table(["an owner that", "pays", "a look earns", "a blind accept earns"], owners),
-        "samples": table(["rows looked at", "most commitments", "a node's first four"], samples),
+        "looks": table(heads, beside([row for row in usual if row["accepts"] == most])),
+        "one-accept": table(heads, beside([row for row in usual if row["accepts"] == 1])),
+        "rates": table(
+            ["strategy", "validators", "commitments an hour", "c a call"],
+            [[row["name"], str(row["validators"]), str(row["per_hour"]), money(row["net"], 3)] for row in slow],
+        ),
+        "lazy": table(
+            ["invents", "validators", "commitments an hour", "hours", "paid by then", "checks"],
+            [
+                [
+                    row["name"],
+                    str(row["validators"]),
+                    str(row["per_hour"]),
+                    money(row["hours"], 1),
+                    share(row["paid"], 1),
+                    money(row["checks"]),
+                ]
+                for row in of("found")
+            ],
+        ),
+        "helped": table(
+            ["who", "of", "gains", "the others gain"],
+            [
+                [row["name"], f"{row['members']} of {row['validators']}", money(row["gain"]), money(row["others"])]
+                for row in of("helped")
+            ],
+        ),
+        "owners": table(
+            ["an owner that", "is seen after", "a validator has spent"],
+            [[row["name"], f"{row['hours']:.0f} hours", f"{money(row['spent'], 1)} pay"] for row in of("owner")],
+        ),
+        "pools": table(
+            ["commitments a step", "validators", "every step false", "one of three", "replayed of honest nodes"],
+            [
+                [
+                    str(row["each"]),
+                    str(row["validators"]),
+                    f"{row['one_of_1']:g}",
+                    f"{row['one_of_3']:g}",
+                    share(row["replayed"], 2),
+                ]
+                for row in of("pool")
+            ],
+        ),
     }
+
+
+def share(value: float, digits: int = 0) -> str:
+    """Return a share as a table has it."""
+    return f"{value:.{digits}%}".replace("%", " %").replace("-", "\N{MINUS SIGN}")
 
 
 def scale_part(commit_gas: int) -> str:
@@ -228,7 +252,7 @@ def main() -> int:
     if options.part == ASYNC:
         (document,) = documents
         rewrite(DOCS / "use" / "training.md", ASYNC, async_part(document))
-    elif options.part in (ECONOMICS, LOOKING):
+    elif options.part in (ECONOMICS, LOOKS):
         (document,) = documents
         parts = economics_parts(document) if options.part == ECONOMICS else looking_parts(document)
         for name, text in parts.items():

@@ -113,38 +113,50 @@ def test_incomes_under_different_terms_stand_side_by_side() -> None:
     assert parts["cartels"].splitlines()[2] == "| two | 1.00 | 2.00 | 3.00 | 1.00 | 2.00 | 3.00 |"
 
 
-def test_tables_of_traps_have_a_column_for_each_rule() -> None:
-    def rows(rules: str, scale: float) -> list[dict[str, object]]:
-        alone = [
-            {"kind": "alone", "rules": rules, "name": "honest", "validators": size, "none": size * scale, "cost": 1.0}
-            for size in (4, 6)
-        ]
-        owner = {"name": "usual", "owner": 0.1 * scale, "honest": 2.0, "blind": -1.0}
-        return [
-            *alone,
-            *({"kind": "owner", "rules": rules, "validators": size, **owner} for size in (4, 6)),
-            {"kind": "coalition", "rules": rules, "name": "two", "gain": scale},
-            {"kind": "sample", "rules": rules, "rows": 6, "usual": scale, "first": 0.5},
-        ]
+def test_tables_of_looking_have_a_column_for_each_number_of_validators() -> None:
+    def alone(name: str, size: int, net: float, accepts: int = 2, per_hour: int = 40) -> dict[str, object]:
+        shown = {"kind": "alone", "accepts": accepts, "per_hour": per_hour, "saved": 0.25}
+        return {**shown, "name": name, "validators": size, "net": net}
 
-    figures = [figure("owner_cost", [0.1], target=0.15, unit="of the pay", at_most=True, part="traps")]
-    worlds = {"public": {"traps": [*rows("now", 1), *rows("then", 2)]}}
-    parts = looking_parts({"machine": "here", "figures": figures, "worlds": worlds})
-    assert parts["looks"].splitlines()[0] == (
-        "| strategy | work | 4 validators, now | 6 validators, now | 4 validators, then | 6 validators, then |"
-    )
-    assert parts["looks"].splitlines()[2] == "| honest | 100 % | 4.00 | 6.00 | 8.00 | 12.00 |"
-    assert parts["coalitions"].splitlines()[2] == "| two | 1.00 | 2.00 |"
-    assert parts["owners"].splitlines()[2] == "| usual | 0.100 | 2.000 | \N{MINUS SIGN}1.000 |"
-    assert parts["samples"].splitlines()[2:] == ["| 6 | 1.00 | 0.50 |"]
+    rows = [
+        *(alone(name, size, size / 10) for name in ("honest", "lazy") for size in (4, 9)),
+        *(alone("honest", size, 0.6, accepts=1) for size in (4, 9)),
+        alone("lazy", 4, -0.0015, per_hour=400),
+        alone("honest", 4, 9.9, per_hour=10),
+        {
+            "kind": "found",
+            "name": "all",
+            "validators": 4,
+            "per_hour": 4,
+            "hours": 2.96,
+            "paid": 0.0123,
+            "checks": 0.5,
+        },
+        {"kind": "helped", "name": "share", "members": 2, "validators": 9, "gain": 0.02, "others": 0.0},
+        {"kind": "owner", "name": "counts nobody", "hours": 9.0, "spent": 7.5},
+        {"kind": "pool", "each": 5, "validators": 9, "one_of_1": 12, "one_of_3": 66.5, "replayed": 0.004},
+    ]
+    figures = [figure("owner_cost", [0.1], target=0.15, unit="of the pay", at_most=True, part="looks")]
+    parts = looking_parts({"machine": "here", "figures": figures, "worlds": {"public": {"looks": rows}}})
+    assert parts["looks"].splitlines()[0] == "| strategy | saved | 4 validators | 9 validators |"
+    last = {name: text.splitlines()[2:] for name, text in parts.items() if name != "looking"}
+    assert last == {
+        "looks": ["| honest | 25 % | 0.40 | 0.90 |", "| lazy | 25 % | 0.40 | 0.90 |"],
+        "one-accept": ["| honest | 25 % | 0.60 | 0.60 |"],
+        "rates": ["| lazy | 4 | 400 | \N{MINUS SIGN}0.002 |"],
+        "lazy": ["| all | 4 | 4 | 3.0 | 1.2 % | 0.50 |"],
+        "helped": ["| share | 2 of 9 | 0.02 | 0.00 |"],
+        "owners": ["| counts nobody | 9 hours | 7.5 pay |"],
+        "pools": ["| 5 | 9 | 12 | 66.5 | 0.40 % |"],
+    }
     assert "| `owner_cost` | of the pay | 0.1 |" in parts["looking"]
 
 
 def test_every_party_s_income_has_been_simulated() -> None:
     page = (DOCS / "understand" / "economics.md").read_text(encoding="utf-8")
     parts = {"figures": 13, "workers": 11, "validators": 10, "judges": 9, "cartels": 8}
-    looking = {"looking": 8, "looks": 19, "rules": 4, "samples": 9, "coalitions": 18, "owners": 5}
-    for name, rows in (parts | looking).items():
+    looking = {"looking": 27, "looks": 26, "one-accept": 4, "rates": 12, "lazy": 24, "helped": 10, "owners": 3}
+    for name, rows in (parts | looking | {"pools": 9}).items():
         text = page.partition(f"<!-- begin {name} -->")[2].partition(f"<!-- end {name} -->")[0]
         assert text.count("\n| ") == rows + 1, name
 
