@@ -17,9 +17,9 @@ name:
     pool_honest       of a million honest nodes, at the worst share of leaning steps: how many are convicted
     juror_founded     rows that a case by a pool asks of a juror, the longest of the terms, in inspections
     juror_unfounded   the same of a case against honest work, in the mean over the blocks in which it is opened
-    trap_seen         rows and traps that a replay, and a validator's sample, finds among those that workers plant;
-                      and how near these come to being accused of anything but their gap (trap_claims)
-    trap_guess        how well noise and log-probabilities alone tell a trap from true work
+    look_honest       true numbers of looks that are called false, in any honest arithmetic, at usual and hostile steps
+    look_lies         rows of looks that did not take place, or computed less, whose numbers pass
+    look_cost         what a replay takes with the numbers of a look, in replays without; and bytes a row
     juror_ten         of ten cases at once: votes that a juror does not give; decoded rows in memory, in bundle members
 """
 
@@ -47,8 +47,9 @@ FIGURES = {
     "juror_founded": "benchmarks.inspection_pools",
     "juror_unfounded": "benchmarks.inspection_pools",
     "juror_ten": "benchmarks.inspection_pools",
-    "trap_seen": "benchmarks.inspection_traps",
-    "trap_guess": "benchmarks.inspection_traps",
+    "look_honest": "benchmarks.inspection_looks",
+    "look_lies": "benchmarks.inspection_looks",
+    "look_cost": "benchmarks.inspection_looks",
 }
 """By name: the module with a function of this name that returns the figure, or figures."""
 
