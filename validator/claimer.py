@@ -13,6 +13,7 @@ from muster.chain.client import Chain, event_of
 from muster.clients.looks import LooksReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import HOUR_SECONDS
+from muster.contracts import wages
 from muster.contracts.wages import Claimed
 from muster.errors import CheckError, RevertError, UnfundedError
 from muster.runtime import telemetry
@@ -20,8 +21,8 @@ from muster.runtime.loop import IDLE, PollOutcome, Waiting
 from muster.runtime.units import Tokens
 from muster.settings.schema import Settings
 
-POLL_SECONDS: Final = 120.0
-"""Pause between two looks at what can be claimed."""
+POLL_SECONDS: Final = 15.0
+"""Pause between two looks at what was posted."""
 
 log = telemetry.logger("validator")
 
@@ -35,14 +36,20 @@ class WageClaimer:
         self._hours = settings.validator.auto_claim_hours
         self._next = 0.0
         """Monotonic second from which on the next claim is made."""
+        self._posted = 0
+        """What was posted in all when nothing was left to claim."""
 
     async def poll(self) -> PollOutcome:
         """Claim if that is due. Raises TRANSIENT errors, and no other."""
         if not self._hours or time.monotonic() < self._next:
             return IDLE
+        posted = (await self._chain.call(wages.pot(self._reader.run))).posted
+        if posted == self._posted:
+            return IDLE
         try:
             account = await self._reader.account(self._chain.signer.address)
             if account.claim is None:
+                self._posted = posted
                 return IDLE
             mined = await self._chain.send(account.claim)
         except (CheckError, RevertError, UnfundedError) as error:  # what is posted can be claimed later

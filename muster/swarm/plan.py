@@ -40,6 +40,9 @@ LOCAL_TERMS: Final[Mapping[str, Any]] = {
 }
 """The owner's choices of a local run: small groups, seconds for case deadlines, a stake that hurts to lose."""
 
+CLAIM_HOURS: Final = 0.001
+"""Between two claims of a demo's validators: its hours last seconds."""
+
 MODEL_SECONDS: Final = 300
 """Longest time that making or fetching the model takes."""
 START_SECONDS: Final = 300
@@ -96,7 +99,7 @@ class SwarmRequest:
             orchestrator_url=self.orchestrator_url,
             nodes=participants(self.validators - lazy, self.workers, self.cheaters, lazy=lazy),
             ports=asdict(ports),
-            validator=self.scenario.validator,
+            validator={**self.scenario.validator, **({} if self.lasting else {"auto_claim_hours": CLAIM_HOURS})},
             saved=self.folder / "chain" / "state.json",
             history=KEPT_STATES if self.lasting else None,  # a demo's report asks about a block that is seconds old
             wait_seconds=MODEL_SECONDS + START_SECONDS,
