@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -185,7 +185,7 @@ def measure_private(size: Size) -> list[Figure]:
     telemetry.configure("private tests", level="error")
     with tempfile.TemporaryDirectory() as folder:
         outcome = private_tests.play(Path(folder))
-    searched = {"searched_bytes": outcome.searched_bytes, "control_found": outcome.control_found}
+    searched: dict[str, Any] = {"searched_bytes": outcome.searched_bytes, "control_found": outcome.control_found}
     grades = outcome.report
     graded = {"grades": grades.grades, "rewards_trained_on": outcome.trained, "void": grades.void}
     share = grades.reproduced / max(1, grades.grades)
