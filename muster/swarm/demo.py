@@ -12,16 +12,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
 from muster.clients.looks import LooksReader
-from muster.constants import HOUR_SECONDS, WINDOW_HOURS
+from muster.constants import HOUR_SECONDS, UNSEALED_WINDOW_HOURS, WINDOW_HOURS
 from muster.contracts import runs, wages
 from muster.contracts.runs import WorkCommitted
 from muster.protocol.looks import settles_at
@@ -136,12 +137,17 @@ class Swarm(RunningSwarm):
             for name in workers:
                 if self.supervisor.keeps(name):
                     await self.supervisor.stop_one(name)
+            await self._until("verdict", partial(self._is_judged, chain))  # before places lapse
             clock = await LocalChain.open(chain.web3)
             last = await self._last_hour(chain)
             await clock.advance_to(max((last + 1) * HOUR_SECONDS, await clock.now() + 1) + 2)
-            await self._sealed(chain, last)
+            lookers = await self._lookers(chain, last)
+            await self._until("seal", partial(self._is_sealed, chain, last, lookers), hour=last)
             await self._paid_looks(chain, clock, last)
-            await clock.advance_to(max((last + 1 + WINDOW_HOURS) * HOUR_SECONDS, await clock.now() + 1) + 2)
+            # Fewer than a quorum seal an hour in which fewer looked.
+            is_sealed = await chain.call(runs.sealed_through(self.run)) >= last
+            window = WINDOW_HOURS if is_sealed else UNSEALED_WINDOW_HOURS
+            await clock.advance_to(max((last + 1 + window) * HOUR_SECONDS, await clock.now() + 1) + 2)
             await asyncio.gather(*(self._claim(who) for who in self.participants if who.role == "worker"))
 
     async def _last_hour(self, chain: Chain) -> int:
@@ -149,13 +155,25 @@ class Swarm(RunningSwarm):
         now = (await chain.head()).timestamp // HOUR_SECONDS
         return max((one.hour for one in await chain.all_events(WorkCommitted)), default=now)
 
-    async def _sealed(self, chain: Chain, hour: int) -> None:
-        """Wait until a quorum of validators has sealed an hour."""
+    async def _is_judged(self, chain: Chain) -> bool:
+        """Return whether no work waits for validators any more."""
+        async with self.client(chain) as client:
+            return not any(line["pending"] for line in (await client.summary(self.run))["nodes"])
 
-        async def sealed() -> bool:
-            return await chain.call(runs.sealed_through(self.run)) >= hour
+    async def _lookers(self, chain: Chain, hour: int) -> set[str]:
+        """Return the validators that gave a verdict about an hour's work."""
+        work = {(one.node, one.index) for one in await chain.all_events(WorkCommitted) if one.hour == hour}
+        found, cursor = set[str](), None
+        async with self.client(chain) as client:
+            while (page := await client.verdicts(self.run, cursor)).verdicts:
+                found |= {one.validator for one in page.verdicts if (one.node, one.index) in work}
+                cursor = page.cursor
+        return found
 
-        await self._until("seal", sealed, hour=hour)
+    async def _is_sealed(self, chain: Chain, hour: int, validators: Collection[str]) -> bool:
+        """Return whether these validators have shown their links of an hour."""
+        sealers = await chain.call_all([runs.sealer_of(one) for one in validators])
+        return all(one.last_sealed >= hour for one in sealers)
 
     async def _until(self, what: str, done: Callable[[], Awaitable[bool]], **values: int) -> None:
         """Wait until something is on chain, for at most SEAL_SECONDS; then continue without."""
