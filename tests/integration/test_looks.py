@@ -1,0 +1,260 @@
+"""Looks are counted, listed, posted and claimed: the trainer's keeper on a real chain, with a real orchestrator.
+
+Validators' numbers are made up, and so is what checks find: who replays is `tests/unit/trainer/test_look_checks.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from muster.chain.client import Chain
+from muster.clients.looks import LooksReader, read_call, root_of, totals_of
+from muster.constants import HOUR_SECONDS, TOKEN
+from muster.contracts import token, wages
+from muster.errors import MismatchError, RefusedError
+from muster.protocol.hashes import hex_hash
+from muster.protocol.looks import checked_rows, link_due_at, rows_of_look, settles_at, wage
+from muster.verification.audit import find_commitment
+from muster.verification.look import encode_look, numbers_of
+from muster.verification.look_facts import CalledWork
+from muster.verification.profiles import CPU_FP32
+from testbed.chain.anvil import Anvil
+from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture
+from testbed.runs.story import Story
+from testbed.samples.terms import terms_of
+from trainer.look_journal import LookJournal
+from trainer.looks import LookKeeper
+
+TERMS = {"accepts_required": 2, "wage_bps": 625, "look_rows": 4}
+FUNDED = 100 * TOKEN
+
+
+class Looking(Story):
+    """A run whose looks are counted."""
+
+    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator, folder: Path) -> None:
+        super().__init__(run_fixture, orchestrator)
+        self.folder, self.terms = folder, terms_of(**TERMS)
+
+    @asynccontextmanager
+    async def keeper(self) -> AsyncIterator[LookKeeper]:
+        """Yield the trainer's keeper, as after a restart."""
+        with LookJournal(self.folder, "trainer", self.run) as journal:
+            async with self.run_fixture.chain("trainer") as chain, self.client("trainer") as client:
+                yield LookKeeper(chain, client, self.run, self.terms, CPU_FP32, journal, self.folder)
+
+    @asynccontextmanager
+    async def reader(self) -> AsyncIterator[LooksReader]:
+        async with self.run_fixture.chain("stranger") as chain, self.client(None) as client:
+            yield LooksReader(chain, client, self.run)
+
+    async def at(self, second: int) -> None:
+        async with self.run_fixture.local_chain() as dev:
+            await dev.advance_to(second)
+
+    async def new_hour(self) -> int:
+        async with self.run_fixture.local_chain() as dev:
+            hour = await dev.now() // HOUR_SECONDS + 1
+            await dev.advance_to(hour * HOUR_SECONDS + 60)
+        return hour
+
+    async def called(self, worker: str, index: int) -> CalledWork:
+        """Commit work; return who is called to it."""
+        await self.work(worker, index)
+        async with self.run_fixture.local_chain() as dev:
+            await dev.mine()
+        async with self.reader() as reader:
+            c = await find_commitment(reader.chain, self.run, self.run_fixture.key(worker).address, index)
+            return await read_call(reader.chain, reader.client, self.terms, c)
+
+    async def look(self, validator: str, worker: str, known: CalledWork, **changes: object) -> None:
+        rows = rows_of_look(self.terms, known.work.index)
+        look = encode_look([np.zeros((2, numbers_of(CPU_FP32)))] * rows, CPU_FP32)
+        about = {"look": look, "drawn_by": hex_hash(known.drawn_by), **changes}
+        await self.judge(validator, worker, known.work.index, **about)
+
+    def name_of(self, address: str) -> str:
+        return next(name for name in VALIDATORS if self.run_fixture.key(name).address == address)
+
+    async def seal(self, hour: int, *validators: str) -> None:
+        for name in validators:
+            async with self.run_fixture.chain(name) as chain:
+                await self.run_fixture.seal(chain, name, hour)
+
+
+@pytest.fixture(scope="module")
+def looking(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looking]:
+    folder = tmp_path_factory.mktemp("looks")
+
+    async def build() -> RunFixture:
+        built = await RunFixture.build_on(own_anvil, folder, seed="looks", workers=("w1", "w2"), **TERMS)
+        await built.publish(0)
+        async with built.chain("owner") as chain:
+            await chain.send(token.approve(chain.addresses.wages, FUNDED))
+            await chain.send(wages.fund(built.run, FUNDED))
+        return built
+
+    run_fixture = asyncio.run(build())
+    with Orchestrator(run_fixture, folder / "orchestrator") as orchestrator:
+        yield Looking(run_fixture, orchestrator, folder / "trainer")
+
+
+async def conclude(keeper: LookKeeper, outcome: str = "true") -> int:
+    """Let all checks come to this; return how many rows these were."""
+    count = 0
+    while checks := keeper.journal.next_checks():
+        for check in checks:
+            keeper.journal.conclude(check, outcome, await keeper.search(check) if outcome == "false" else ())
+            count += 1
+    return count
+
+
+async def balance(chain: Chain, story: Looking, validator: str) -> int:
+    return await chain.call(token.balance_of(story.run_fixture.key(f"operator of {validator}").address))
+
+
+async def test_an_hours_looks_are_checked_listed_posted_and_claimed(looking: Looking) -> None:
+    hour = await looking.new_hour()
+    known = await looking.called("w1", 0)
+    first, second, third, fourth = map(looking.name_of, known.order)
+    for validator in (first, second, third):
+        await looking.look(validator, "w1", known)
+    due = wage(looking.terms, 0, 0)
+    assert due == 2 * looking.terms.pay_of(0) * 625 // 10_000, (
+        "a node's first commitments are looked at twice as widely"
+    )
+
+    # 1. A link that is shown lets rows be chosen; those who show none in time are not paid.
+    await looking.at((hour + 1) * HOUR_SECONDS + 60)
+    await looking.seal(hour, first, third)
+    async with looking.keeper() as keeper:
+        await keeper.poll()
+        assert await conclude(keeper) == checked_rows(rows_of_look(looking.terms, 0))
+        await keeper.poll()
+        assert await conclude(keeper) == 0, "rows are chosen once"
+        assert keeper.journal.last_hour == 0
+        assert not await keeper.is_settled()
+
+    # 2. The list, from the second on in which the hour settles; the same after a restart.
+    await looking.at(link_due_at(hour))
+    await looking.seal(hour, second)
+    await looking.at(settles_at(hour) - 60)
+    async with looking.keeper() as keeper, looking.reader() as reader:
+        await keeper.poll()
+        assert await reader.list() is None
+        await looking.at(settles_at(hour))
+        await keeper.poll()
+        assert await keeper.is_settled()
+        listed = await reader.list()
+        assert listed is not None
+        assert listed == await reader.list(hour)
+        assert {looking.name_of(one.validator): (one.counted, one.why) for one in listed.looks} == {
+            first: (due, None),
+            second: (0, "unlinked"),
+            third: (0, "late"),
+        }
+        assert [one.outcome for one in listed.checks] == ["true"] * len(listed.checks)
+        assert totals_of(listed) == {known.order[0]: due}
+
+        # 3. Posted, and claimed by a stranger for who looked.
+        pot = await reader.chain.call(wages.pot(looking.run))
+        assert (pot.funded, pot.posted, pot.claimed) == (FUNDED, due, 0)
+        assert await reader.chain.call(wages.is_posted(looking.run, root_of(looking.run, totals_of(listed))))
+        account = await reader.account(known.order[0])
+        assert (account.earned, account.posted, account.paid, account.due) == (due, due, 0, due)
+        assert account.claim is not None
+        before = await balance(reader.chain, looking, first)
+        await reader.chain.send(account.claim)
+        assert await balance(reader.chain, looking, first) == before + due
+        paid = await reader.account(known.order[0])
+        assert (paid.due, paid.claim) == (0, None)
+        assert (await reader.account(known.order[1])).claim is None
+        cover = await reader.cover()
+        assert (cover.left, cover.hourly, cover.hours) == (FUNDED - due, due, (FUNDED - due) / due)
+        assert fourth not in {looking.name_of(one.validator) for one in listed.looks}
+
+
+async def test_a_false_row_is_in_the_list_that_is_due_next_and_takes_all_that_waits(looking: Looking) -> None:
+    hour = await looking.new_hour()
+    works = [await looking.called(worker, index) for worker, index in (("w1", 1), ("w2", 0))]
+    for known, worker in zip(works, ("w1", "w2"), strict=True):
+        for validator in map(looking.name_of, known.order[:2]):
+            await looking.look(validator, worker, known)
+    liars = {looking.name_of(one) for known in works for one in known.order[:2]}
+    await looking.at((hour + 1) * HOUR_SECONDS + 60)
+    await looking.seal(hour, *liars)
+    async with looking.keeper() as keeper, looking.reader() as reader:
+        before = await reader.list()
+        assert before is not None
+        await keeper.poll()
+        assert await conclude(keeper, "false") > 2, "every row is false, and searched for"
+        await keeper.poll()
+        listed = await reader.list()
+        assert listed is not None
+        assert listed.hour > before.hour, "it says what was found, hours before their looks are counted"
+        assert listed.looks == []
+        assert {one.outcome for one in listed.checks} == {"false"}
+        await looking.at(settles_at(hour))
+        await keeper.poll()
+        counted = await reader.list(hour)
+        assert counted is not None
+        assert {one.why for one in counted.looks} <= {"false", "voided", "barred"}
+        assert totals_of(counted).items() >= totals_of(before).items(), "what was counted stays"
+        barred = {looking.name_of(one.validator) for one in counted.totals if one.barred_until}
+        both = set(map(looking.name_of, works[0].order[:2])) & set(map(looking.name_of, works[1].order[:2]))
+        assert barred == both, "w1 and w2 have two operators"
+        assert await keeper.is_settled()
+
+
+async def test_a_new_journal_goes_on_from_the_run_s_latest_list(looking: Looking) -> None:
+    async with looking.reader() as reader:
+        latest = await reader.list()
+    looking.folder = looking.folder.with_name("lost and new")
+    async with looking.keeper() as keeper:
+        await keeper.poll()
+        assert latest is not None
+        assert keeper.journal.last_hour == latest.hour
+        tally = keeper.journal.tally()
+        assert {who: (one.total, one.barred_until) for who, one in tally.records.items()} == {
+            one.validator: (one.total, one.barred_until) for one in latest.totals
+        }
+        assert await keeper.is_settled()
+
+
+async def test_rejections_without_a_case_are_replayed_and_give_their_place_away(looking: Looking) -> None:
+    await looking.new_hour()
+    known = await looking.called("w1", 2)
+    first, second = map(looking.name_of, known.order[:2])
+    rejects = {"accepted": False, "reason": "sampling_mismatch", "position": 3}
+    await looking.look(first, "w1", known, **rejects)
+    await looking.look(second, "w1", known)
+    async with looking.keeper() as keeper:
+        await keeper.poll()
+        [check] = keeper.journal.next_checks()
+        assert (check.kind, check.position, looking.name_of(check.validator)) == ("rejection", 3, first)
+        keeper.journal.conclude(check, "refuted")
+        [refuted] = keeper.journal.fresh_refuted(0)
+        assert (refuted.validator, refuted.outcome) == (known.order[0], "refuted")
+        assert keeper.journal.fresh_refuted(1) == []
+        assert keeper.journal.refuted(known.work) == {known.order[0]}
+
+
+async def test_a_list_that_the_trainer_did_not_sign_is_refused(looking: Looking) -> None:
+    async with looking.client(None) as client, looking.client("trainer") as trainer, looking.reader() as reader:
+        shown = await client.looks(looking.run)
+        other = shown.model_copy(update={"text": shown.text.replace('"looks"', '"lookz"')})
+        with pytest.raises(RefusedError):
+            await trainer.put_looks(other)
+
+        async def lies(run: int, hour: int | None = None) -> object:
+            return other
+
+        reader.client.looks = lies  # type: ignore[method-assign, assignment]
+        with pytest.raises(MismatchError):
+            await reader.list()
