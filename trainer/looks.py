@@ -247,11 +247,14 @@ class LookKeeper:
             await self._list(hour)
 
     def _next_hour(self, due: int) -> int | None:
-        """Return the next hour to list: with work, or the one that is due, to say what was found; None for none yet."""
+        """Return the next hour to list: with work, or the one that is due, to say what is wrong; None for none yet."""
         first = self.journal.first_open
         if first is not None and first <= due:
             return first
-        return due if due > self.journal.last_hour and self.journal.unlisted(due + SETTLE_HOURS) else None
+        found = (
+            {one.outcome for one in self.journal.unlisted(due + SETTLE_HOURS)} if due > self.journal.last_hour else ()
+        )
+        return due if "false" in found or "refuted" in found else None
 
     async def _list(self, hour: int) -> None:
         """Count an hour's looks, and keep the list of it."""

@@ -36,6 +36,7 @@ NOUNS: Final = {
     "slash": "Cases: who was accused of what, and whether it holds.",
     "guardian": "The guardian: stop new commitments on the day on which a fault is found.",
     "grades": "Grades of private tests, checked once their epoch is over.",
+    "look": "Looks of validators: what the trainer counted, counted again.",
     "weights": "Weights: every shard is checked against the root on chain.",
     "tasks": "Task sets.",
     "env": "Environments that strangers contribute: check, submit and admit them.",
@@ -52,7 +53,7 @@ FOLDERS: Final = {
     "evaluate": ("eval", "serve", "weights"),
     "money": ("chain", "faucet", "wallet"),
     "node": ("doctor", "logs", "node", "notify", "service", "validator", "worker"),
-    "owner": ("grades", "guardian", "model", "orchestrator", "run", "slash", "swarm", "trainer"),
+    "owner": ("grades", "guardian", "look", "model", "orchestrator", "run", "slash", "swarm", "trainer"),
     "tasks": ("env", "tasks"),
 }
 """Where the modules of nouns are; `up` and `config` are directly in this package. Each module has an `app`."""

@@ -15,7 +15,15 @@ from eth_utils.address import to_checksum_address
 from muster.console.run_init.choices import FAMILY_NAMES, NEW_MODEL, OPEN, OWNER, Network, RunChoices
 from muster.constants import BASIS_POINTS, CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, MAX_ACCEPTED, MAX_FILE_BYTES, MICRO, TOKEN
 from muster.errors import ConfigError, UsageError
-from muster.protocol.incentives import COVERED_HOURS, FEE_COMMITMENTS, Looking, RunCosts, fair_wage, least_stake, round_amount
+from muster.protocol.incentives import (
+    COVERED_HOURS,
+    FEE_COMMITMENTS,
+    Looking,
+    RunCosts,
+    fair_wage,
+    least_stake,
+    round_amount,
+)
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.term_bounds import burn_of, check_bounds, smaller_burn
 from muster.protocol.terms import Terms, WorkClass, check_context

@@ -1,0 +1,232 @@
+"""Count an hour's looks again, from verdicts, chain and the lists before it, and replay what its trainer checked.
+
+What a list says beyond that is the trainer's word: which rows it chose to check, that the owner's money was used up,
+and what it found of rows, unless these are replayed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from muster.clients.looks import LooksReader, read_call, totals_of
+from muster.clients.run_data import CheckpointFetcher
+from muster.constants import HOUR_SECONDS
+from muster.contracts.runs import HourSealed, WorkCommitted
+from muster.errors import CheckError, MalformedError, MismatchError, UnreachableError
+from muster.protocol.counting import LookKey, Tally, count_hour, key_of
+from muster.protocol.looks import SETTLE_HOURS, Record
+from muster.protocol.messages import ListedLook, LookList, Verdict
+from muster.protocol.receipts import check_verdict
+from muster.protocol.terms import Terms
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import FileLimits
+from muster.rollouts.reader import RolloutReader
+from muster.verification.look import decode_look
+from muster.verification.look_facts import ArrivedLook, ShownLink, judge_arrived
+from muster.verification.model import check_row
+from muster.verification.profiles import Profile
+from muster.verification.replay import Replayer
+from muster.verification.rules import CommittedWork
+
+BEFORE: Final = 3 * SETTLE_HOURS
+"""Hours whose lists are read before the one in question: what they found may void looks of later ones."""
+
+MAX_PAGES: Final = 10_000
+"""Pages of verdicts that are read."""
+
+
+@dataclass
+class LookReport:
+    """What counting an hour's looks again came to."""
+
+    hour: int
+    looks: int = 0
+    """Verdicts that the list names."""
+    counted: int = 0
+    """Of these, the ones that are paid."""
+    wages: int = 0
+    """Token wei."""
+    unfunded: int = 0
+    """Looks that are not paid since, by the trainer's word, the money was used up."""
+    checks: int = 0
+    replayed: int = 0
+    """Rows that were replayed here, and came to what the list says."""
+    differences: list[str] = field(default_factory=list)
+    """What the list says and is not so."""
+
+
+@dataclass
+class LookCheck:
+    """Counts one hour of a run again."""
+
+    reader: LooksReader
+    terms: Terms
+    profile: Profile
+    _looks: dict[int, list[ArrivedLook]] = field(default_factory=dict, init=False)
+    """By hour of the commitment."""
+
+    async def run(self, hour: int | None = None) -> LookReport:
+        """Count an hour again, else that of the latest list. Raises UnreachableError where there is no list."""
+        found = await self.reader.list(hour)
+        if found is None:
+            raise UnreachableError(
+                "the trainer has published no list of this hour's looks", hint="is its trainer running?"
+            )
+        lists = {found.hour: found}
+        for earlier in range(found.hour - 2 * BEFORE, found.hour):
+            if (one := await self.reader.list(earlier)) is not None:
+                lists[earlier] = one
+        await self._read(found.hour, lists)
+        return self._compare(found, lists)
+
+    async def _read(self, hour: int, lists: dict[int, LookList]) -> None:
+        """Read who was called, what came and which links were shown, of all hours that a list here may be about."""
+        chain, run = self.reader.chain, self.reader.run
+        hours = range(hour - BEFORE, hour + SETTLE_HOURS + 1)
+        works = [CommittedWork.of(one) for one in await chain.all_events(WorkCommitted) if one.run == run]
+        seals = [one for one in await chain.all_events(HourSealed) if one.run == run and one.hour in hours]
+        seconds = await chain.block_times({one.at.block for one in seals})
+        links = {(one.hour, one.validator): ShownLink(one.link, seconds[one.at.block]) for one in seals}
+        refuted = {key_of(one) for found in lists.values() for one in found.checks if one.outcome == "refuted"}
+        came = await self._verdicts(hours.start)
+        for c in works:
+            about = came.get((c.node, c.index, "0x" + c.root.hex()))
+            if c.hour not in hours or not about:
+                continue
+            shown = {who: link for (one, who), link in links.items() if one == c.hour}
+            called = await read_call(chain, self.reader.client, self.terms, c)
+            by = {who for who, node, index in refuted if (node, index) == (c.node, c.index)}
+            self._looks.setdefault(c.hour, []).extend(judge_arrived(called, about, shown, by, self.profile, self.terms))
+
+    async def _verdicts(self, first: int) -> dict[tuple[str, int, str], list[tuple[Verdict, int]]]:
+        """Return the verdicts that came since an hour, by node, index and root; those that their validators signed."""
+        found: dict[tuple[str, int, str], dict[str, tuple[Verdict, int]]] = {}
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await self.reader.client.verdicts(self.reader.run, cursor)
+            for verdict, second in zip(page.verdicts, page.came, strict=True):
+                if second >= first * HOUR_SECONDS and _is_signed(self.reader, verdict):
+                    about = found.setdefault((verdict.node, verdict.index, verdict.root), {})
+                    about[verdict.validator] = verdict, second
+            if not page.verdicts:
+                return {about: list(said.values()) for about, said in found.items()}
+            cursor = page.cursor
+        raise MalformedError(f"the orchestrator lists more than {MAX_PAGES} pages of verdicts")
+
+    def _compare(self, found: LookList, lists: dict[int, LookList]) -> LookReport:
+        """Play the lists up to this one, and say where it differs."""
+        # 1. Those before, from the totals of an earlier one on.
+        tally, first = Tally(), found.hour - BEFORE
+        if (start := max((hour for hour in lists if hour < first), default=None)) is not None:
+            tally = _tally_after(lists[start])
+        for hour in sorted(hour for hour in lists if first <= hour < found.hour):
+            self._count(tally, lists[hour])
+            tally.records = _tally_after(lists[hour], tally).records
+
+        # 2. This one.
+        counted = self._count(tally, found)
+        expected = {_key(one): (one.placed.wage, one.why) for one in self._looks.get(found.hour, [])}
+        report = LookReport(found.hour, looks=len(found.looks), checks=len(found.checks))
+        said = {(one.validator, one.node, one.index): one for one in found.looks}
+        for key in sorted(expected.keys() | said.keys()):
+            listed = said.get(key)
+            wage, why = expected.get(key, (0, None))
+            why = why or counted.get(key)
+            report.differences += _difference(key, listed, key in expected, 0 if why else wage, why)
+            if listed is not None:
+                report.counted += listed.counted > 0
+                report.unfunded += listed.why == "unfunded"
+        report.wages = sum(one.counted for one in found.looks)
+        totals = {who: one.total for who, one in tally.records.items() if one.total}
+        if start is not None and totals != {who: total for who, total in totals_of(found).items() if total}:
+            report.differences.append("its totals are not those before it and what it counts")
+        return report
+
+    def _count(self, tally: Tally, found: LookList) -> dict[LookKey, str | None]:
+        """Count a list's hour into a tally; what it says is unfunded counts nothing."""
+        unfunded = {(one.validator, one.node, one.index) for one in found.looks if one.why == "unfunded"}
+        hours = range(found.hour, found.hour + SETTLE_HOURS + 1)
+        looks = [one.placed for hour in hours for one in self._looks.get(hour, ()) if one.why is None]
+        money = sum(look.wage for look in looks)
+        return {
+            **dict.fromkeys(unfunded, "unfunded"),
+            **count_hour(tally, found.hour, [one for one in looks if key_of(one) not in unfunded], found.checks, money),
+        }
+
+    async def replay(self, report: LookReport, checkpoints: CheckpointFetcher, rollouts: RolloutReader) -> None:
+        """Replay the rows of the list's checks that are of looks, and add to the report what comes to something else.
+
+        Raises UnreachableError where weights or files are not to be had.
+        """
+        found = await self.reader.list(report.hour)
+        assert found is not None, "it was counted"
+        looks = {_key(one): one for hour in self._looks.values() for one in hour}
+        replayer: Replayer | None = None
+        for check in found.checks:
+            look = looks.get(key_of(check))
+            if check.outcome not in ("true", "false") or look is None or look.link is None:
+                continue
+            c, rows = look.known.work, look.rows(self.terms)
+            row = (await fetch_rows(self.reader, rollouts, c, self.terms))[check.position]
+            claimed = decode_look(look.verdict.look, len(rows), self.profile)
+            if claimed is None or check.position not in rows:
+                report.differences.append(f"{check.validator} has no numbers of the row that is checked: {_of(check)}")
+                continue
+            async with checkpoints.used(c.step) as folder:
+                if replayer is None:
+                    replayer = await asyncio.to_thread(Replayer, folder, self.profile, self.terms.temperature)
+                await asyncio.to_thread(replayer.load_weights, folder)
+                given = replayer, row, claimed[rows.index(check.position)], look.seeds
+                outcome = await asyncio.to_thread(
+                    lambda given=given, by=look.verdict: check_row(*given, accepted=by.accepted)
+                )
+            if {check.outcome, outcome} == {"true", "false"}:
+                report.differences.append(f"a row is {outcome}, and the list says {check.outcome}: {_of(check)}")
+            report.replayed += check.outcome == outcome
+
+
+async def fetch_rows(reader: LooksReader, rollouts: RolloutReader, c: CommittedWork, terms: Terms) -> list:
+    """Return the rows of a commitment. Raises CheckError where the file is another, and as the client."""
+    upload = await reader.client.upload(c.run, c.node, c.index, c.root)
+    rows = await rollouts.read(await reader.client.get_file(upload.receipt.file_hash), FileLimits.from_terms(terms))
+    if (await asyncio.to_thread(rollout_tree, rows)).root != c.root:
+        raise MismatchError(f"the file of commitment {c.index} of {c.node} is another")
+    return rows
+
+
+def _is_signed(reader: LooksReader, verdict: Verdict) -> bool:
+    try:
+        check_verdict(reader.client.domain, verdict)
+    except CheckError:
+        return False
+    return True
+
+
+def _tally_after(found: LookList, known: Tally | None = None) -> Tally:
+    """Return the records that a list says; with what is `known` besides."""
+    records = dict(known.records) if known else {}
+    for one in found.totals:
+        refuted = records[one.validator].refuted_at if one.validator in records else []
+        records[one.validator] = Record(one.total, refuted, one.barred_until)
+    return Tally(records, known.void if known else {})
+
+
+def _key(look: ArrivedLook) -> LookKey:
+    return look.placed.validator, look.placed.node, look.placed.index
+
+
+def _of(one: object) -> str:
+    return ", ".join(f"{name} {getattr(one, name)}" for name in ("validator", "node", "index", "position"))
+
+
+def _difference(key: LookKey, listed: ListedLook | None, came: bool, wage: int, why: str | None) -> list[str]:
+    about = f"the look of {key[0]} at commitment {key[2]} of {key[1]}"
+    if listed is None:
+        return [f"{about} is not listed"]
+    if not came:
+        return [f"{about} is listed, and no such verdict is to be had"]
+    if (listed.counted, listed.why) != (wage, why):
+        return [f"{about} is listed as {listed.why or listed.counted}, and is {why or wage}"]
+    return []
