@@ -6,10 +6,10 @@ Runs tests/contracts/Gas.t.sol, in which every call is a separate transaction. 1
 once an hour for 30 hours, 16 groups of 8 samples, and claim as the work matures. Other cases measure one commitment
 after each event that can precede it. `commit_beyond_cover` is one of a worker that has as much unsettled as its stake
 covers, while a case keeps matured pay from it: two further reads. `claim_first` is the first claim to a wallet without
-tokens: 17,100 of it are the token's new storage word. `post` is the trainer's root of wages, `wage` a validator's claim
-by one, and `wage_first` its first, to a wallet without tokens. `ratio` is the limit over ours, 1 being the limit. The peer's
-medians are those of its nearest operations (registering a provider and adding a node for joining, invalidating work for
-a slash).
+tokens: 17,100 of it are the token's new storage word. `post` is the trainer's root of wages, `post_first` a run's
+first. `wage` is a validator's claim by a root, `wage_first` its first, and `wage_empty` its first to a wallet without
+tokens. `ratio` is the limit over ours, 1 being the limit. The peer's medians are those of its nearest operations
+(registering a provider and adding a node for joining, invalidating work for a slash), where it has any.
 
 --check fails when an operation costs 3% more than benchmarks/gas.snapshot.json says; --update writes that file.
 """

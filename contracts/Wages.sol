@@ -119,7 +119,7 @@ contract Wages is IWages {
         returns (uint256 paid)
     {
         Pot storage pot_ = _pots[run];
-        Payee storage payee = _payees[run][validator];
+        Payee memory payee = _payees[run][validator];
 
         // Check.
         require(isPosted[run][root], RootNotPosted(run, root));
@@ -131,7 +131,8 @@ contract Wages is IWages {
         // Effect.
         address operator = payee.operator;
         if (operator == address(0)) operator = REGISTRY.operatorOf(validator);
-        (payee.operator, payee.paid) = (operator, (payee.paid + paid).toUint96());
+        uint256 sum = payee.paid + paid;
+        _payees[run][validator] = Payee(operator, sum.toUint96());
         pot_.claimed += uint112(paid);
         emit Claimed(run, validator, paid);
 

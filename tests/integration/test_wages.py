@@ -43,7 +43,7 @@ async def claim(chain: Chain, run: int, tree: LeafTree, totals: dict[str, int], 
 
 async def test_wages_are_posted_claimed_once_and_what_is_posted_is_not_taken_back(run_fixture: RunFixture) -> None:
     run = run_fixture.run
-    validators = [run_fixture.key(name).address for name in VALIDATORS]
+    validators: list[str] = [run_fixture.key(name).address for name in VALIDATORS]
     async with run_fixture.chain("owner") as owner, run_fixture.chain("stranger") as anybody:
         await owner.send(token.approve(owner.addresses.wages, 100 * TOKEN))
         funded = event_of(await owner.send(wages.fund(run, 100 * TOKEN)), Funded)
