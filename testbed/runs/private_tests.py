@@ -1,7 +1,7 @@
 """A run with private tests, from the sealed set to the last master: who learns what, and what a stranger finds.
 
-Real are the chain, the contracts, and the processes of the orchestrator and the trainer. A worker's rows are written by
-hand, and the validators that are called accept them unseen. Each of two epochs has one step:
+Real are the chain, the contracts, the processes of orchestrator, trainer and origin, and the owner's and a stranger's
+commands. A worker's rows are written by hand; the validators that are called accept them unseen. Epochs have a step:
 
     step 0   w1 commits work of the first epoch; the trainer grades it, trains on it, publishes step 1
     step 1   everything that a member can read is searched for the tests; w1 commits work of the second epoch
@@ -24,10 +24,10 @@ import numpy as np
 from fastapi.routing import APIRoute
 
 from muster.authoring.tasks.generated import make_task_set
-from muster.authoring.tasks.sealing import seal_set
+from muster.chain.client import Chain
 from muster.chain.keys import write_secret
-from muster.chain.masters_file import write_masters
-from muster.clients.grade_check import GradeCheck, GradeReport
+from muster.chain.masters_file import read_masters
+from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.run_data import RunTasks, make_rules
 from muster.constants import MICRO, SAMPLE_BLOCKS
 from muster.contracts import runs
@@ -40,12 +40,13 @@ from muster.protocol.prompts import end_token
 from muster.protocol.terms import WorkClass
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
-from muster.rollouts.reader import RolloutReader
+from muster.settings.toml import to_toml
 from muster.swarm.plan import PROFILE
 from muster.tasksets.taskset import TaskSet
 from muster.verification.rules import Rules
 from orchestrator.page.routes import pages
 from testbed.chain.anvil import Anvil
+from testbed.machine import Machine
 from testbed.processes import Service, ended
 from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture
 from testbed.runs.trainer_process import ONE, train
@@ -53,8 +54,10 @@ from testbed.runs.world import naming
 from testbed.samples.models import write_model
 from testbed.samples.rollouts import drawn_row
 from testbed.waiting import until
+from testbed.weights.servers import Server
 
 EPOCHS: Final = 2
+MASTERS: Final = "masters.secret"
 LIMIT: Final = 40
 TERMS: Final[dict[str, Any]] = {
     "group_size": 4,
@@ -90,7 +93,8 @@ class StoryFacts:
     """The mean reward of each batch, as the trainer reports it."""
     masters_before: int = 0
     """Masters that are shown before the run ends."""
-    report: GradeReport = field(default_factory=lambda: GradeReport(""))
+    report: dict[str, Any] = field(default_factory=dict)
+    """What `muster grades check` prints for a stranger."""
 
 
 @dataclass
@@ -106,23 +110,19 @@ class PrivateStory:
     facts: StoryFacts = field(default_factory=StoryFacts)
 
     @asynccontextmanager
-    async def check(self, name: str) -> AsyncIterator[GradeCheck]:
-        """Yield what a member, or a stranger, has of the run: chain, orchestrator, tasks and rules."""
-        async with (
-            self.run.chain(name) as chain,
-            self.run.client(self.orchestrator.url, name) as client,
-            RolloutReader() as reader,
-        ):
+    async def worker(self) -> AsyncIterator[tuple[Chain, OrchestratorClient, Rules]]:
+        """Yield what w1 has of the run."""
+        async with self.run.chain("w1") as chain, self.run.client(self.orchestrator.url, "w1") as client:
             terms = await chain.terms(self.run.run)
-            tasks = await RunTasks.fetch(client, terms, self.folder / name)
-            await tasks.ensure_all()  # whatever a member could fetch lies in its folder
+            tasks = await RunTasks.fetch(client, terms, self.folder / "w1")
+            await tasks.ensure_all()  # whatever a worker could fetch lies in its folder
             rules = make_rules(chain, self.run.run, terms, tasks, self.folder / "model")
             with rules.scorers:
-                yield GradeCheck(chain, client, reader, rules, tasks)
+                yield chain, client, rules
 
-    async def tell(self) -> StoryFacts:
-        """Play the whole story and return what it measured."""
-        options = {**TRAINER, "grade_masters": self.folder / "secret" / "masters.json"}
+    async def train(self) -> None:
+        """Train until the last master is shown."""
+        options = {**TRAINER, "grade_masters": self.folder / MASTERS}
         trainer = await asyncio.to_thread(train, self.run, self.orchestrator, self.folder / "model", ONE, **options)
         with ended(trainer):
             await self.published(0, trainer)
@@ -131,9 +131,6 @@ class PrivateStory:
             await self.nothing_leaks()
             await self.work_is_trained_on(1, trainer)
             await until(lambda: self.is_shown(EPOCHS), "the last master is shown")
-        async with self.check("stranger") as check:
-            self.facts.report = await check.run()
-        return self.facts
 
     async def published(self, step: int, trainer: Service) -> None:
         """Wait until a step is on chain and reported."""
@@ -169,9 +166,9 @@ class PrivateStory:
     async def the_worker_commits(self, step: int) -> Mapping[int, int]:
         """Commit rows as drawn and have them accepted; return the reward that the tests give each row."""
         node, index = self.run.key("w1").address, step
-        async with self.check("w1") as mine:
-            rules = mine.rules.at(step)
-            draw = rules.draw(await mine.chain.draw_source(node), index)
+        async with self.worker() as (chain, client, rules):
+            rules = rules.at(step)
+            draw = rules.draw(await chain.draw_source(node), index)
             rows, expected = [], dict[int, int]()
             nothing = {"task_reward": 0, "parts": np.array([], np.int64)}
             for position in range(rules.terms.positions):
@@ -183,7 +180,7 @@ class PrivateStory:
                 tokens = [*tokens, end_token(rules.tokenizer)]
                 rows.append(drawn_row(rules, draw, position, tokens, step=step, **nothing))
             data, root = write_rollouts(rows), hex_hash(rollout_tree(rows).root)
-            name = (await mine.client.put_file(data, self.run.run, index, root)).file_hash
+            name = (await client.put_file(data, self.run.run, index, root)).file_hash
         await self.run.commit("w1", index, root, step)
         await asyncio.gather(*(self.accepts(one, index, step, root, name) for one in VALIDATORS))
         return expected
@@ -293,34 +290,34 @@ def count(needles: Iterable[bytes], haystack: Sequence[bytes]) -> int:
     return sum(whole.count(needle) for needle in set(needles))
 
 
-def seal(folder: Path) -> tuple[TaskSet, TaskSet, Masters]:
-    """Make a set and seal it; return it before and after, and the masters."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run").mkdir()
-    plain = make_task_set(3, levels=(12,), train=48, held_out=8, folder=folder / "plain")
-    masters = Masters.make(EPOCHS)
-    write_masters(folder / "secret" / "masters.json", masters)
-    sealed = seal_set(plain, [part.name for part in plain.document.parts], folder / "run" / "tasks", masters)
-    return plain, sealed, masters
-
-
-async def prepare(folder: Path, anvil: Anvil) -> PrivateStory:
-    """Seal a set, and create the run whose terms name it."""
-    plain, sealed, masters = await asyncio.to_thread(seal, folder)
-    model = write_model(folder / "model")
-    private = {"grade_tip": masters.tip, "grade_epochs": EPOCHS, "grade_epoch_steps": 1}
-    terms = {**TERMS, **private, **naming(model, sealed, PROFILE)}
-    run = await RunFixture.build_on(anvil, folder, seed="private", workers=("w1",), **terms)
-    write_secret(folder / "trainer.key", run.secret("trainer"))
-    run.mine_every(1, anvil)
-    return PrivateStory(
-        folder, run, Orchestrator(run, folder / "orchestrator", run_folder=folder / "run"), plain, masters
-    )
+def seal(machine: Machine) -> tuple[TaskSet, dict[str, Any]]:
+    """Make a set and seal it; return it, and the terms that the command prints."""
+    plain = make_task_set(3, levels=(12,), train=48, held_out=8, folder=machine.folder / "plain")
+    [part] = plain.document.parts
+    (machine.folder / "run").mkdir()
+    sealing = ("--part", part.name, "--out", "run/tasks", "--masters", MASTERS, "--epochs", EPOCHS, "--epoch-steps", 1)
+    made = machine.json("tasks", "seal", "plain", *sealing)
+    return plain, {name: made[name] for name in ("grade_tip", "grade_epochs", "grade_epoch_steps")}
 
 
 def play(folder: Path) -> StoryFacts:
     """Play the story in a folder, on a separate chain, with a block a second once every node has joined."""
     with Anvil() as anvil:
-        story = asyncio.run(prepare(folder, anvil))
-        with story.orchestrator:
-            return asyncio.run(story.tell())
+        # 1. The owner seals a set, and creates the run whose terms name it.
+        machine, model = Machine(folder, anvil.url), write_model(folder / "model")
+        plain, private = seal(machine)
+        private["grade_tip"] = hash_bytes(private["grade_tip"])
+        terms = {**TERMS, **private, **naming(model, TaskSet.open(folder / "run" / "tasks"), PROFILE)}
+        run = asyncio.run(RunFixture.build_on(anvil, folder, seed="private", workers=("w1",), **terms))
+        write_secret(folder / "trainer.key", run.secret("trainer"))
+        run.mine_every(1, anvil)
+
+        # 2. The run, and a stranger who comes later.
+        with Server(folder / "origin", run=run.run, role="origin", dir=folder / "published") as origin:
+            offered = {"run_folder": folder / "run", "shardcast.relays": [origin.url]}
+            with Orchestrator(run, folder / "orchestrator", **offered) as orchestrator:
+                story = PrivateStory(folder, run, orchestrator, plain, read_masters(folder / MASTERS))
+                asyncio.run(story.train())
+                machine.settings(to_toml({**run.settings_file, "orchestrator.url": orchestrator.url}))
+                story.facts.report = machine.json("grades", "check")
+        return story.facts
