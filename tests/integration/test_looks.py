@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from muster.chain.client import Chain
+from muster.clients.look_check import LookCheck
 from muster.clients.looks import LooksReader, read_call, root_of, totals_of
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts import token, wages
 from muster.errors import MismatchError, RefusedError
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import checked_rows, link_due_at, rows_of_look, settles_at, wage
+from muster.protocol.messages import LookList
 from muster.verification.audit import find_commitment
 from muster.verification.look import encode_look, numbers_of
 from muster.verification.look_facts import CalledWork
@@ -194,6 +196,7 @@ async def test_a_false_row_is_in_the_list_that_is_due_next_and_takes_all_that_wa
         assert before is not None
         await keeper.poll()
         assert await conclude(keeper, "false") > 2, "every row is false, and searched for"
+        await looking.at(link_due_at(hour))
         await keeper.poll()
         listed = await reader.list()
         assert listed is not None
@@ -210,6 +213,38 @@ async def test_a_false_row_is_in_the_list_that_is_due_next_and_takes_all_that_wa
         both = set(map(looking.name_of, works[0].order[:2])) & set(map(looking.name_of, works[1].order[:2]))
         assert barred == both, "w1 and w2 have two operators"
         assert await keeper.is_settled()
+
+
+async def test_anybody_counts_the_same_and_sees_what_is_changed(looking: Looking) -> None:
+    async with looking.reader() as reader:
+        latest = await reader.list()
+        assert latest is not None
+        hours = [hour for hour in range(latest.hour - 12, latest.hour + 1) if await reader.list(hour) is not None]
+        for hour in hours:
+            report = await LookCheck(reader, looking.terms, CPU_FP32).run(hour)
+            assert report.differences == []
+        first = hours[0]
+        report = await LookCheck(reader, looking.terms, CPU_FP32).run(first)
+        assert (report.looks, report.counted, report.wages) == (3, 1, wage(looking.terms, 0, 0))
+
+        # A list in which a look is paid that came late, and the one in time is not.
+        honest, read = await reader.list(first), reader.list
+
+        async def lies(hour: int | None = None) -> LookList | None:
+            if hour != first or honest is None:
+                return await read(hour)
+            swapped = {None: ("late", 0), "late": (None, wage(looking.terms, 0, 0))}
+            looks = [
+                one.model_copy(update={"why": swapped[one.why][0], "counted": swapped[one.why][1]})
+                if one.why in swapped
+                else one
+                for one in honest.looks
+            ]
+            return honest.model_copy(update={"looks": looks})
+
+        reader.list = lies  # type: ignore[method-assign]
+        report = await LookCheck(reader, looking.terms, CPU_FP32).run(first)
+        assert len(report.differences) == 2
 
 
 async def test_a_new_journal_goes_on_from_the_run_s_latest_list(looking: Looking) -> None:
