@@ -28,16 +28,17 @@ from muster.models.arithmetic import HONEST, computing
 from muster.proofs import seeded_sampling
 from muster.rollouts.schema import Rollout
 from muster.verification import replay
+from muster.verification.calibration import LOOK_MARGIN
 from muster.verification.look import LookSeeds, distance, encode_look, numbers_of
 from muster.verification.model import check_row
-from muster.verification.profiles import BF16, CPU_FP32, PROFILES, Profile
+from muster.verification.profiles import BF16, CPU_FP32, PROFILES, LookLimits, Profile
 from muster.verification.replay import Replayer
 from testbed.hostile_steps import hostile_steps, save_hostile
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import bare_rows
 
 DEMO = "the demo's model"
-COUNTS = {DEMO: 256, SMOLLM2: 24}
+COUNTS = {DEMO: 128, SMOLLM2: 24}
 """Rows of each model."""
 HOSTILE_ROWS = 24
 """Of each hostile step."""
@@ -217,9 +218,19 @@ LIES = {
 
 
 def measure_lies(model: str, profile: str, count: int) -> dict[str, tuple[dict[str, int], float]]:
-    """Return by lie the outcomes of its rows, and how many limits the least of them is off."""
-    with running(model, profile, count) as (source, engine, replayer, requests):
-        rows = bare_rows(requests, engine.generate(requests))
+    """Return by lie the outcomes of its rows, and how many limits the least of them is off.
+
+    The limits are those of a calibration on other rows.
+    """
+    with running(model, profile, 2 * count) as (source, engine, replayer, requests):
+        made = bare_rows(requests, engine.generate(requests))
+        rows, others = made[:count], made[count:]
+        own, apart = looks_of(replayer, others), []
+        for arithmetic in HONEST[replayer.profile.dtype]:
+            with computing(replayer.model, arithmetic):
+                apart.append(np.abs(looks_of(replayer, others) - own).max(axis=(0, 2)))
+        states, leads = LOOK_MARGIN[replayer.profile.dtype] * np.max(apart, axis=0)
+        replayer.profile = replace(replayer.profile, look=LookLimits(states=states, leads=leads))
         return {name: judged(lie, source, replayer, rows, CONTEXT[model]) for name, lie in LIES.items()}
 
 

@@ -31,7 +31,7 @@ ENGINE_MODULES: Final = frozenset(
         "tests/engine/test_gpu_start.py",
         "tests/engine/test_hostile_steps.py",
         "tests/engine/test_live_cheats.py",
-        "tests/engine/test_planting.py",
+        "tests/engine/test_looks.py",
         "tests/engine/test_replay.py",
     }
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,19 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.inspection_looks import SEEDS, looks_of
 from muster.clients.evaluation import Sampling
 from muster.console.evaluate.eval import measured
 from muster.environments.tools.base import ToolResult
 from muster.environments.tools.calculator import Calculator
+from muster.models.arithmetic import computing
 from muster.protocol.draws import Draw, DrawSource
 from muster.protocol.turns.conversation import Conversations, conversation_error
 from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
-from muster.rollouts.spans import sampled_length
+from muster.rollouts.spans import one_span, sampled_length
 from muster.runtime import telemetry
 from muster.settings.schema import WorkerSettings
 from muster.verification.checks import check_rows
 from muster.verification.judging import judge
+from muster.verification.model import check_row
 from muster.verification.profiles import CPU_FP32
 from muster.verification.replay import Replayer
 from muster.verification.rules import Rules
@@ -85,6 +89,17 @@ def test_conversations_of_many_lengths_pass_every_check(rows: list[Rollout], too
     assert check_rows(again, draw, tool_run[1]) is None
     assert finding_of(again, tool_run[0]) is None
     assert all(len(row.logprobs) == sampled_length(row.spans) for row in rows)
+
+
+def test_looks_at_conversations_are_of_their_sampled_tokens(rows: list[Rollout], tool_run: tuple) -> None:
+    """True on another machine; false for who takes what a tool wrote for the model's own."""
+    own = Replayer(tool_run[0], CPU_FP32, 1.0)
+    some = [row for row in rows if len(row.spans) > 1][:8]
+    with computing(own.model, "split sums"):
+        looks = looks_of(own, some)
+    assert {check_row(own, *one, SEEDS) for one in zip(some, looks, strict=True)} == {"true"}
+    whole = [replace(row, spans=one_span(len(row.completion_tokens))) for row in some]
+    assert {check_row(own, *one, SEEDS) for one in zip(some, looks_of(own, whole), strict=True)} == {"false"}
 
 
 @pytest.mark.parametrize("name", TURN_ADVERSARIES)
