@@ -39,17 +39,16 @@ from muster.runtime import telemetry
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.database import Database
 from orchestrator.environments import Environments
-from orchestrator.grades import Grades
 from orchestrator.page.announcements import Announcements
 from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.reports import Reports
 from orchestrator.retention import Retention
+from orchestrator.shown import Shown
 from orchestrator.tables import uploads, verdicts
 from orchestrator.tallies import put_commitments
-from orchestrator.traps import TrapDesk
 from orchestrator.uploads import Uploads
-from orchestrator.verdicts import Verdicts
+from orchestrator.verdicts import KeptVerdict, Verdicts
 from testbed.samples.messages import receipt_of, request_of, verdict_of
 from testbed.samples.terms import keys_of, terms_of
 
@@ -89,7 +88,8 @@ def documents(numbers: range) -> list[tuple[str, bytes]]:
         found.append(("uploads", Upload(receipt=receipt, request=request).model_dump_json().encode()))
         for validator in (key("v1"), key("v2")):
             verdict = verdict_of(**work, file_hash=name, validator=validator.address, signature=UNSIGNED)
-            found.append(("verdicts", sign_message(validator, WHERE, verdict).model_dump_json().encode()))
+            kept = KeptVerdict(verdict=sign_message(validator, WHERE, verdict), came=0, call=None)
+            found.append(("verdicts", kept.model_dump_json().encode()))
     return found
 
 
@@ -117,9 +117,8 @@ class Parts:
         follower: Any = type("Follower", (), {"queries": queries})()
         self.parts: dict[str, Any] = {
             "uploads": Uploads(WHERE, unused, queries, database, settings),
-            "verdicts": Verdicts(WHERE, queries, unused, database, storage_url=url),
-            "grades": Grades(WHERE, queries, database, storage_url=url),
-            "traps": TrapDesk(WHERE, unused, queries, database, None, unused, storage_url=url),
+            "verdicts": Verdicts(WHERE, queries, unused, database, unused, storage_url=url),
+            "shown": Shown(WHERE, queries, database, storage_url=url),
             "reports": Reports(queries, database, storage_url=url),
             "environments": Environments(WHERE, RUN, "", database, settings),
             "announcements": Announcements(WHERE, "", queries, database, unused, storage_url=url),

@@ -33,11 +33,10 @@ def payable_at(hour: int, sealed_through: int, phases: int) -> int:
     return end_of(hour) + UNSEALED_WINDOW_HOURS * HOUR_SECONDS + phases + RESOLVING_SECONDS
 
 
-def needed_until(hour: int, phases: int, unbonding: int, master_shown: int = 0) -> int:
+def needed_until(hour: int, phases: int, unbonding: int) -> int:
     """Return until when the detail of the work of an hour is kept: the longest of the protocol's deadlines.
 
-    `phases`: seconds that voting in a case takes. `unbonding`: `Registry.UNBONDING`, in seconds. `master_shown`: when
-    the master of the private tests was shown by which the work is graded again; 0 where there are none.
+    `phases`: seconds that voting in a case takes. `unbonding`: `Registry.UNBONDING`, in seconds.
     """
     window = UNSEALED_WINDOW_HOURS * HOUR_SECONDS
-    return max(end_of(hour) + window + phases + RESOLVING_SECONDS, end_of(hour) + unbonding, master_shown + window)
+    return end_of(hour) + max(window + phases + RESOLVING_SECONDS, unbonding)

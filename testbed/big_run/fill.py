@@ -27,14 +27,14 @@ INSERT INTO step_tallies (step, work_class, status, count)
     SELECT step, 0, status, count(*) FROM commitments GROUP BY 1, 3;
 INSERT INTO hour_tallies (hour, node, status, count)
     SELECT hour, node, status, count(*) FROM commitments GROUP BY 1, 2, 3;
-INSERT INTO court_tallies (address, kind, count)
+INSERT INTO counts (address, kind, count)
     SELECT challenger, outcome, count(*) FROM cases GROUP BY 1, 2
     UNION ALL SELECT prover, 'proofs', count(*) FROM proofs GROUP BY 1
     UNION ALL SELECT judge, 'votes', count(guilty) FROM votes GROUP BY 1
     UNION ALL SELECT judge, 'absences', sum(absent) FROM votes GROUP BY 1
-    UNION ALL SELECT validator, 'seals', count(*) FROM seals GROUP BY 1;
-INSERT INTO counts (address, kind, count)
-    SELECT validator, CASE WHEN accepted THEN 'accepts' ELSE 'rejections' END, count(*) FROM verdicts GROUP BY 1, 2
+    UNION ALL SELECT validator, 'seals', count(*) FROM seals GROUP BY 1
+    UNION ALL SELECT validator, 'accepts', sum(accepted) FROM verdicts GROUP BY 1
+    UNION ALL SELECT validator, 'rejections', sum(NOT accepted) FROM verdicts GROUP BY 1
     UNION ALL SELECT node, 'counted', count(*) FROM file_tokens GROUP BY 1
     UNION ALL SELECT node, 'tokens', sum(tokens) FROM file_tokens GROUP BY 1
     UNION ALL SELECT u.node, 'files', count(*) FROM uploads u JOIN spent s USING (file_hash) WHERE s.used GROUP BY 1
@@ -105,6 +105,7 @@ def _insert_all(connection: Connection, rows: Rows, say: Callable[[str], None]) 
         (tables.commitments, rows.commitments()),
         (tables.uploads, rows.uploads()),
         (tables.verdicts, rows.verdicts()),
+        (tables.calls, rows.calls()),
         (tables.file_tokens, rows.file_tokens()),
         (tables.spent, rows.spent()),
         (tables.seals, rows.seals()),

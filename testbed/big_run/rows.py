@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.constants import HOUR_SECONDS
+from muster.protocol.looks import hold_seconds
 from muster.protocol.terms import Terms
 from orchestrator.page.series import BASE, LEVELS
 from orchestrator.tables import PAYMENTS
@@ -235,9 +236,22 @@ class Rows:
             document = (
                 f'{{"run":{members.run},"step":{step},"node":"{node}","index":{index},"root":"{root}","file_hash":"{name}",'
                 f'"validator":"{by}","accepted":{"true" if good else "false"},{finding},'
-                f'"inspected":4,"grades":null,"signature":"{UNSIGNED}"}}'
+                f'"inspected":4,"signature":"{UNSIGNED}"}}'
             )
-            yield by, node, index, root, good, reason, document, float(time), None
+            came = self._opens(at) + hold_seconds(self.terms) * (good and bool(work.cleared[at]))
+            yield by, node, index, root, good, reason, document, float(time), None, 0, came, None, False
+
+    def calls(self) -> Iterator[Row]:
+        """Yield who was called to the commitments that were judged: who judged them first, and then the next one."""
+        work, members, many = self.work, self.members.validators, self.shape.validators
+        for place in np.flatnonzero(work.status != PENDING).tolist():
+            first = int(work.validator[place])
+            order = json.dumps([members[(first + one) % many] for one in range(2)])
+            node, index = self.members.workers[work.worker[place]], int(work.index[place])
+            yield node, index, 0, work.root[place], order, self._opens(place), "[]"
+
+    def _opens(self, place: int) -> int:
+        return int(self.work.time[place])
 
     def file_tokens(self) -> Iterator[Row]:
         """Completion tokens of accepted files, by their hash."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommitted, VoteRevealed
@@ -37,7 +38,7 @@ def history() -> list[Event]:
         lambda at: WorkCommitted(at, 1, WORKER, 0, 0, 5, bytes.fromhex(ROOT[2:])),
         lambda at: WorkCommitted(at, 1, WORKER, 0, 1, 5, b"\x0e" * 32),
         lambda at: Claimed(at, 1, WORKER, 0, 10**20),
-        lambda at: HourSealed(at, 1, 5, VALIDATOR, bytes(32), bytes(32), bytes(32)),
+        lambda at: HourSealed(at, 1, 5, VALIDATOR, bytes(32), bytes(32)),
         lambda at: CaseOpened(
             at, 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, kind_of("wrong_reward"), 2, b"\x05" * 32, 3, 60, 90
         ),
@@ -65,12 +66,20 @@ async def rows_of(database: Database, query: Any) -> list[Any]:
 
 
 async def put_verdict(database: Database, **changes: Any) -> None:
-    await database.write(lambda connection: insert_once(connection, tables.verdicts, a_verdict(**changes)))
+    """Write a verdict of the only validator that is called."""
+    row = a_verdict(**changes)
+    call = {"node": WORKER, "index": row["index"], "block": 0, "hash": ROOT, "order": json.dumps([VALIDATOR])}
+
+    def write(connection: Connection) -> None:
+        insert_once(connection, tables.calls, {**call, "opens": 0, "lapsed": "[]"})
+        insert_once(connection, tables.verdicts, row)
+
+    await database.write(write)
 
 
 def a_verdict(**changes: Any) -> dict[str, Any]:
     row = {"validator": VALIDATOR, "node": WORKER, "index": 0, "root": ROOT, "accepted": True, "reason": None}
-    return row | {"document": "{}", "received": 0.0} | changes
+    return row | {"document": "{}", "received": 0.0, "came": 0} | changes
 
 
 async def status_of(database: Database, index: int) -> tuple[str, str | None]:

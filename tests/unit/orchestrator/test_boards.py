@@ -91,7 +91,7 @@ class BoardsRun:
         # 2. Money and hours.
         await run.happen(Claimed, 1, ANNE, 0, 2 * TOKEN)
         await run.happen(Fined, XENA, 1, 8 * TOKEN)
-        await run.happen(HourSealed, 1, 100, VERA, bytes(32), bytes(32), bytes(32))
+        await run.happen(HourSealed, 1, 100, VERA, bytes(32), bytes(32))
         # 3. Files, tokens, reports.
         await run.upload(0, 1)
         await run.upload(1, 2)

@@ -44,9 +44,9 @@ def caller(address: str, body: bytes = b"x", role: str = "validator") -> Caller:
 
 @pytest.fixture
 def verdicts(tmp_path: Path, database: Database) -> Verdicts:
-    queries: Any = SimpleNamespace(hides=False, chain=ChainState(now=9))
+    queries: Any = SimpleNamespace(chain=ChainState(now=9))
     unused: Any = None
-    return Verdicts(WHERE, queries, unused, database, storage_url=f"file:{tmp_path}")
+    return Verdicts(WHERE, queries, unused, database, unused, storage_url=f"file:{tmp_path}")
 
 
 async def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts, database: Database) -> None:
@@ -74,9 +74,9 @@ async def test_evidence_that_no_verdict_names_counts_for_a_day(
 
 async def test_what_is_kept_of_one_node_before_it_is_named_is_bounded(database: Database, tmp_path: Path) -> None:
     """Rollouts and evidence together; the same bundle again is no more of it, and what is named is none."""
-    queries: Any = SimpleNamespace(hides=False, chain=ChainState(now=9))
+    queries: Any = SimpleNamespace(chain=ChainState(now=9))
     unused: Any = None
-    verdicts = Verdicts(WHERE, queries, unused, database, storage_url=f"file:{tmp_path}", key_bytes=100)
+    verdicts = Verdicts(WHERE, queries, unused, database, unused, storage_url=f"file:{tmp_path}", key_bytes=100)
     row = {"node": ANNE, "index": 0, "root": NOTHING, "file_hash": NOTHING, "size": 60, "document": "", "received": 0}
     await database.write(lambda connection: insert_once(connection, uploads, row))
     await verdicts.expect_evidence(caller(ANNE, b"fits"), 39)

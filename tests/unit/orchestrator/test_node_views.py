@@ -210,7 +210,7 @@ async def test_withdrawn_stake_is_no_longer_locked(run: SampleRun) -> None:
 
 
 async def test_a_validators_money_seals_and_fines(run: SampleRun) -> None:
-    await run.happen(HourSealed, RUN, HOUR, address("vera"), bytes(32), bytes(32), bytes(32))
+    await run.happen(HourSealed, RUN, HOUR, address("vera"), bytes(32), bytes(32))
     await run.happen(Fined, address("vera"), RUN, 3 * TOKEN)
     found = await view(run, "vera")
     assert found.seals == 1

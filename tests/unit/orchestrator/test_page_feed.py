@@ -107,13 +107,6 @@ def test_rejected_commitment_has_one_line() -> None:
         ("sealed", {"node": NODE, "hour": 3}, "0x0000…00A1", "seals the hour Jan 01, 03:00", f"/nodes/{NODE}"),
         ("voted", {"judge": JUDGE, "case": 9, "guilty": True}, "judge \\u202eone", "votes in case 9", "/court/9"),
         ("checkpoint", {"step": 5, "root": "0x"}, "", "Step 5 is on chain", "/steps/5"),
-        (
-            "grade accused",
-            {"case": 9, "validator": JUDGE, "node": NODE},
-            "judge \\u202eone",
-            "is accused of grades of work of 0x0000…00A1",
-            "/court/9",
-        ),
     ],
 )
 def test_page_of_all_events_includes_routine(kind: str, data: dict[str, Any], who: str, text: str, href: str) -> None:

@@ -92,7 +92,6 @@ async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(
         "demand": queries.demand,
         "node": lambda: queries.node_report(NODE),
         "verdicts": lambda: queries.verdict_page(None),
-        "grades": lambda: queries.grade_page(None),
         "files": lambda: database.read(lambda connection: accepted_files(connection, source, None, NODE, 40, 50)),
     }
     await fill(database, 0, 50)
@@ -100,7 +99,7 @@ async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(
     await fill(database, 50, 400)
     after = {name: await cost(database, ask) for name, ask in questions.items()}
     assert {name: len(reads.statements) for name, reads in after.items()} == {
-        "accepted": 2, "demand": 11, "node": 17, "verdicts": 1, "grades": 1, "files": 3,
+        "accepted": 2, "demand": 11, "node": 17, "verdicts": 1, "files": 3,
     }  # fmt: skip
     for name, reads in after.items():
         most = before[name].hundreds + len(reads.statements)

@@ -79,7 +79,7 @@ def emptied(connection: Connection, *kept: str) -> None:
             connection.execute(delete(table))
 
 
-FROM_MEMBERS = ("uploads", "verdicts", "grades", "steps", "metric_buckets", "spent", "counts", "file_tokens")
+FROM_MEMBERS = ("uploads", "verdicts", "steps", "metric_buckets", "spent", "counts", "file_tokens")
 VERA = VALIDATORS[0]
 
 

@@ -22,7 +22,7 @@ USED, OTHER = "0x" + "01" * 32, "0x" + "02" * 32
 
 async def recorded(folder: Path, url: str, *reports: StepReport) -> tuple[StepReport, set[str]]:
     """Record the reports and return the stored report and the hashes of the files used up."""
-    queries: Any = SimpleNamespace(keys_now=KEYS.at(0), hides=False)
+    queries: Any = SimpleNamespace(keys_now=KEYS.at(0))
     database = await Database.open(url, "a test")
     try:
         receiver = Reports(queries, database, storage_url=f"file:{folder}")

@@ -71,12 +71,12 @@ def counted(connection: Connection) -> dict[str, Any]:
     gone = [row for row in rows(connection, tables.uploads) if row.file_hash in spent]
     given.update((row.node, "files") for row in gone if spent[row.file_hash].used)
     given[TRAINER, "updates"] = len({row.step for row in spent.values() if row.used})
+    given.update(court)
     return {
         "tallies": Counter((one["node"], one["status"], one["reason"] or "") for one in work),
         "step_tallies": Counter((one["step"], classes[one["node"]], one["status"]) for one in work),
         "hour_tallies": Counter((one["hour"], one["node"], one["status"]) for one in work),
         "credit_tallies": credit,
-        "court_tallies": +court,
         "counts": +given,
         "spent": {(row.node, row.index, row.root) for row in gone}
         & {(one["node"], one["index"], one["root"]) for one in work},
@@ -92,13 +92,11 @@ def counted(connection: Connection) -> dict[str, Any]:
 
 def kept(connection: Connection) -> dict[str, Any]:
     """Return the stored counts."""
-    names = ("tallies", "step_tallies", "hour_tallies", "credit_tallies", "counts")
+    names = ("tallies", "step_tallies", "hour_tallies", "credit_tallies")
     found: dict[str, Any] = {
         name: {tuple(row[:-1]): row[-1] for row in rows(connection, tables.metadata.tables[name])} for name in names
     }
-    found["court_tallies"] = {
-        (row.address, row.kind): row[-1] for row in rows(connection, tables.court_tallies) if row[-1]
-    }
+    found["counts"] = {(row.address, row.kind): row[-1] for row in rows(connection, tables.counts) if row[-1]}
     found["spent"] = {(row.node, row.index, row.root) for row in rows(connection, tables.commitments) if row.spent}
     columns = tables.nodes.c[("address", "hours", *tables.PAYMENTS)]
     found["nodes"] = {

@@ -17,7 +17,7 @@ from orchestrator import tables, tallies
 from orchestrator.database import Database
 from orchestrator.queries import Queries
 from orchestrator.statements import insert_new
-from orchestrator.verdicts import Verdicts
+from orchestrator.verdicts import KeptCall, KeptVerdict, Verdicts
 from testbed.samples.commitments import WHERE, rules
 from testbed.samples.messages import NOTHING, verdict_of
 
@@ -45,12 +45,17 @@ def furnish(connection: Connection) -> None:
 def verdicts(tmp_path: Path, database: Database) -> Verdicts:
     terms, unused = replace(rules().terms, accepts_required=2), None
     queries = Queries(database, 1, terms, batch_groups=8, demand_batches=2)
-    return Verdicts(WHERE, queries, unused, database, storage_url=f"file:{tmp_path}")  # type: ignore[arg-type]
+    return Verdicts(WHERE, queries, unused, database, unused, storage_url=f"file:{tmp_path}")  # type: ignore[arg-type]
 
 
 def judged(validator: str, inspected: int = 0, index: int = 0, reason: str | None = None) -> Verdict:
     work = {"node": WORKER, "index": index, "root": NOTHING, "accepted": reason is None, "reason": reason}
     return verdict_of(**work, validator=validator, inspected=inspected)
+
+
+def came(verdict: Verdict) -> KeptVerdict:
+    call = KeptCall(block=2, hash=NOTHING, order=json.dumps([ANNE, BERT]), opens=100)
+    return KeptVerdict(verdict=verdict, came=100, call=call)
 
 
 async def rows(database: Database, table: Table, *columns: str) -> list[tuple[Any, ...]]:
@@ -72,7 +77,7 @@ BATCH = [
 
 async def test_a_batch_leaves_what_single_verdicts_would(database: Database, verdicts: Verdicts) -> None:
     version = await database.current_version()
-    found = await asyncio.gather(*(verdicts.record(verdict, 5.0) for verdict, _ in BATCH))
+    found = await asyncio.gather(*(verdicts.record(came(verdict), 5.0) for verdict, _ in BATCH))
     assert found == [new for _, new in BATCH]
     assert await database.current_version() == version + 1, "one transaction"
     kept = [(ANNE, 0, True), (ANNE, 1, False), (BERT, 0, True), (BERT, 1, False)]
@@ -84,14 +89,14 @@ async def test_a_batch_leaves_what_single_verdicts_would(database: Database, ver
     events = [json.loads(data) for (data,) in await rows(database, tables.events, "data")]
     numbers = sorted((one["validator"], one["index"], one["rejections"]) for one in events)
     assert numbers == [(ANNE, 0, 1), (ANNE, 1, 2), (BERT, 1, 1)]
-    assert not await verdicts.record(BATCH[1][0], 6.0)
+    assert not await verdicts.record(came(BATCH[1][0]), 6.0)
 
 
 async def test_a_verdict_that_cannot_be_kept_fails_alone(database: Database, verdicts: Verdicts) -> None:
     broken = judged(BERT).model_copy(update={"index": 1 << 70})
     good = [judged(ANNE), judged(BERT)]
     found = await asyncio.gather(
-        *(verdicts.record(one, 5.0) for one in (good[0], broken, good[1])), return_exceptions=True
+        *(verdicts.record(came(one), 5.0) for one in (good[0], broken, good[1])), return_exceptions=True
     )
     assert (found[0], isinstance(found[1], Exception), found[2]) == (True, True, True)
     assert await rows(database, tables.verdicts, "validator", "index") == [(ANNE, 0), (BERT, 0)]
