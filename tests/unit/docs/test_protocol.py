@@ -31,15 +31,10 @@ from muster.protocol.draws import (
 )
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import content_hash
-from muster.protocol.masters import (
-    check_grade,
-    check_master,
-    epoch_of,
-    epochs_begun,
-    grades_commitment,
-)
+from muster.protocol.looks import Call, Seat, call_order, wages_leaf, wages_tree
+from muster.protocol.masters import check_master, epoch_of, epochs_trained
 from muster.protocol.merkle import LeafTree
-from muster.protocol.messages import Grade, Upload, UploadReceipt, Verdict
+from muster.protocol.messages import Upload, UploadReceipt, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict, upload_target
 from muster.protocol.requests import verify_request
 from muster.protocol.terms import WorkClass, unpack_class
@@ -53,9 +48,8 @@ from muster.verification.bundles import EvidenceBundle
 from muster.verification.profiles import profile_hash
 from muster.verification.rules import CommittedWork
 from scripts.contract_vectors import terms_with
-from testbed.chain.rules import epochs_to_publish, opens_chain
+from testbed.chain.rules import opens_chain
 from testbed.paths import ROOT
-from testbed.samples.messages import a_verdict
 from testbed.samples.terms import keys_of
 from validator.sealing import vouch_leaf
 
@@ -64,7 +58,7 @@ Values = dict[str, Any]
 PAGE = (ROOT / "docs" / "understand" / "protocol.md").read_text(encoding="utf-8")
 EXAMPLE = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```json\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 EXAMPLES = {title: json.loads(text) for title, text in EXAMPLE.findall(PAGE)}
-TYPE = re.compile(r"^    (Request|Receipt|Verdict|Grade|NodeName|BenchmarkScore)\(([^)]*)\)", re.MULTILINE)
+TYPE = re.compile(r"^    (Request|Receipt|Verdict|LookList|NodeName|BenchmarkScore)\(([^)]*)\)", re.MULTILINE)
 TYPES = {name: [field.split() for field in fields.split(",")] for name, fields in TYPE.findall(PAGE)}
 """The EIP-712 structs as the page writes them: name and fields, each a type and a name."""
 
@@ -204,14 +198,23 @@ def the_verdict(given: Values) -> Values:
     return found
 
 
-def the_grade(given: Values) -> Values:
-    message = given["grade"]
-    found = signed(given, "Grade", message)
-    committed = grades_commitment(message["grades"], message["salt"], message["validator"])
-    grade = Grade(**fields(message), signature=found["signature"])
-    verdict = a_verdict(**grade.model_dump(exclude={"grades", "salt", "signature"}), grades=committed)
-    check_grade(Domain(given["chain_id"], given["registry"]), grade, verdict)
-    return {"in the verdict": committed} | found
+def the_call(given: Values) -> Values:
+    shape = {"accepts_required": given["accepts_required"], "jury_seniority": 1}
+    terms = replace(terms_with(1, WorkClass(10_000, (8,))), **shape)
+    seats = [Seat(one, since=0, rests=one in given["rests"]) for one in given["validators"]]
+    drawn = {"block_hash": raw(given["block_hash"]), "node": given["node"], "index": given["index"]}
+    order = call_order(seats, **drawn, at=given["opens"], terms=terms)
+    call = Call(order, given["opens"], given["hold"], terms.accepts_required)
+    came = [(validator, second) for validator, second in given["came"]]
+    return {"order": order, "takers": call.takers(came), "lapsed": call.lapsed(came, given["opens"] + 9_999)}
+
+
+def the_wages(given: Values) -> Values:
+    totals = given["totals"]
+    tree, last = wages_tree(given["run"], totals), max(totals)
+    leaf = hexed(wages_leaf(given["run"], last, totals[last]))
+    proof = [hexed(node) for node in tree.proof(len(totals) - 1)]
+    return {"leaf of the last": leaf, "root": hexed(tree.root), "proof of the last": proof}
 
 
 def the_name(given: Values) -> Values:
@@ -240,8 +243,7 @@ def the_masters(given: Values) -> Values:
         "masters": [hexed(master) for master in masters],
         "grade_tip": hexed(terms.grade_tip),
         "epochs": [epoch_of(terms.grade_series, step) for step in given["steps"]],
-        "masters to pay after it": [epochs_begun(terms.grade_series, step + 1) for step in given["steps"]],
-        "masters to publish it": [epochs_to_publish(terms.grade_series, step) for step in given["steps"]],
+        "shown at it": [epochs_trained(terms.grade_series, step, 2) for step in given["steps"]],
     }
 
 
@@ -320,7 +322,8 @@ COMPUTED: dict[str, Callable[[Values], Values]] = {
     "Request signature": the_request,
     "Receipt": the_receipt,
     "Verdict": the_verdict,
-    "Grade": the_grade,
+    "Call": the_call,
+    "Wages": the_wages,
     "Node name": the_name,
     "Benchmark score": the_score,
     "Masters": the_masters,
