@@ -80,7 +80,7 @@ class RecordedRun:
         self.projection = ChainProjection(self.queries, attribution)
         self.verdicts = Verdicts(unused, self.queries, unused, database, unused, storage_url=f"file:{folder}")
         self.seats: list[str] = []
-        """Validators, in the order in which they are called to all work."""
+        """Validators, in the order in which they joined."""
         self.uploads = Uploads(unused, unused, self.queries, database, OrchestratorSettings())
         self.reports = Reports(self.queries, database, storage_url=f"file:{folder}")
 
@@ -98,9 +98,13 @@ class RecordedRun:
         await self.uploads.record(Upload(receipt=receipt, request=request_of(file_hash, method="PUT")), 0.0)
 
     async def record_verdict(self, verdict: Verdict, received: float, came: int | None = None) -> None:
-        """Record a verdict that comes, unless told otherwise, in the second in which the places open."""
-        order, opens = json.dumps(self.seats), self.first_second
-        call = KeptCall(block=0, hash="0x" + "00" * 32, order=order, opens=opens)
+        """Record a verdict that comes, unless told otherwise, in the second in which the places open.
+
+        Who gives the first one about a commitment is the first that was called.
+        """
+        order = [verdict.validator, *(one for one in self.seats if one != verdict.validator)]
+        opens = self.first_second
+        call = KeptCall(block=0, hash="0x" + "00" * 32, order=json.dumps(order), opens=opens)
         came = opens if came is None else came
         await self.verdicts.record(KeptVerdict(verdict=verdict, came=came, call=call), received)
 

@@ -181,6 +181,7 @@ def validator(rank: int, address: str, **changes: Any) -> ValidatorLine:
         "rank": rank, "address": address, "name": "", "operator": OPERATOR, "status": "active",
         "since": 3_600 * (int(address[2]) - 3), "inspections": 0, "accepts": 0, "rejections": 0, "won": 0, "lost": 0,
         "open": 0, "votes": 0, "absences": 0, "seals": 0, "slashed": 0, "fined": 0, "device": "",
+        "wages": 0, "checked": 0, "found_false": 0, "barred_until": 0,
     }  # fmt: skip
     return ValidatorLine(**(line | changes))
 

@@ -200,7 +200,7 @@ def test_the_page_of_a_case_begins_with_its_charge() -> None:
         challenger_name="Bob", outcome="open", jury=4, commits=1, reveals=0, guilty_votes=0, opened_at=1,
         commit_ends=10, reveal_ends=20, evidence="0x" + "22" * 32, opened_in="0x" + "33" * 32, resolved_in=None,
     )  # fmt: skip
-    said = charge(case, "Ann", None)
+    said = charge(case, None)
     view = CaseView(
         run=1, case=case, charge=said, state="Judges vote.", block_time=5, position=3, root="0x", measured=None,
         threshold=None,

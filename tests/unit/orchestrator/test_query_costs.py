@@ -35,8 +35,10 @@ INSERT INTO uploads (node, "index", root, file_hash, size, document, received)
     {rows} SELECT :node, i, :root, {file}, 1, '', 0 FROM n;
 INSERT INTO spent (file_hash, step, used)
     {rows} SELECT {file}, i / :a_step + 1, i > 0 FROM n WHERE i % 10 <> 0;
-INSERT INTO verdicts (validator, node, "index", root, accepted, document, received)
-    {rows} SELECT :validator, :node, i, :root, i > 0, :verdict, 0 FROM n;
+INSERT INTO verdicts (validator, node, "index", root, accepted, document, received, size, came, refuted)
+    {rows} SELECT :validator, :node, i, :root, i > 0, :verdict, 0, 0, 0, FALSE FROM n;
+INSERT INTO calls (node, "index", block, hash, "order", opens)
+    {rows} SELECT :node, i, 0, :root, :order, 0 FROM n;
 INSERT INTO checkpoints (step, manifest_root, batch_root, anchor, block, "transaction", entropy)
     {rows} SELECT i / :a_step, :root, :root, :root, i, :root, :root FROM n WHERE i % :a_step = 0;
 INSERT INTO tallies (node, status, reason, count) VALUES (:node, 'accepted', '', :last)
@@ -72,7 +74,7 @@ async def queries(database: Database) -> Queries:
 async def fill(database: Database, first: int, last: int) -> None:
     """Add steps to the run, at once."""
     given = {"first": first * A_STEP, "last": last * A_STEP, "a_step": A_STEP, "node": NODE, "root": ROOT}
-    given |= {"validator": VALIDATOR, "verdict": VERDICT.model_dump_json()}
+    given |= {"validator": VALIDATOR, "verdict": VERDICT.model_dump_json(), "order": json.dumps([VALIDATOR])}
 
     def write(connection: Connection) -> None:
         for statement in FILL.format(rows=ROWS, file=FILE).split(";"):

@@ -34,7 +34,7 @@ ON_CHAIN = st.one_of(
     st.tuples(st.just("happen"), st.just(VoteCommitted), st.integers(0, 2), validators, st.just(bytes(32))),
     st.tuples(st.just("happen"), st.just(VoteRevealed), st.integers(0, 2), validators, st.booleans()),
     st.tuples(st.just("happen"), st.just(AbsenceReported), st.integers(0, 2), validators, workers, st.booleans()),
-    st.tuples(st.just("happen"), st.just(HourSealed), st.just(1), few, validators, *[st.just(bytes(32))] * 3),
+    st.tuples(st.just("happen"), st.just(HourSealed), st.just(1), few, validators, *[st.just(bytes(32))] * 2),
     st.tuples(st.just("happen"), st.just(Retired), st.sampled_from(WORKERS + VALIDATORS), st.just(1), st.just(0)),
     st.tuples(st.just("happen"), st.just(Withdrawn), st.sampled_from(WORKERS), st.just(OPERATOR), st.just(1)),
     st.tuples(st.just("happen"), st.just(Refuted), workers, few, validators, *PROOF),
@@ -77,9 +77,10 @@ def emptied(connection: Connection, *kept: str) -> None:
             connection.execute(delete(table).where(table.c.key == "closed"))
         elif table.name not in kept:
             connection.execute(delete(table))
+    connection.execute(delete(tables.counts).where(tables.IN_COURT))
 
 
-FROM_MEMBERS = ("uploads", "verdicts", "steps", "metric_buckets", "spent", "counts", "file_tokens")
+FROM_MEMBERS = ("uploads", "verdicts", "calls", "steps", "metric_buckets", "spent", "counts", "file_tokens")
 VERA = VALIDATORS[0]
 
 

@@ -38,7 +38,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("happen"), st.just(VoteCommitted), few, judges, st.just(bytes(32))),
         st.tuples(st.just("happen"), st.just(VoteRevealed), few, judges, st.booleans()),
         st.tuples(st.just("happen"), st.just(AbsenceReported), few, judges, st.sampled_from(WORKERS), st.booleans()),
-        st.tuples(st.just("happen"), st.just(HourSealed), st.just(1), few, judges, *[st.just(bytes(32))] * 3),
+        st.tuples(st.just("happen"), st.just(HourSealed), st.just(1), few, judges, *[st.just(bytes(32))] * 2),
         st.tuples(st.just("happen"), st.just(Refuted), workers, few, judges, *PROOF),
         st.tuples(st.just("upload"), few, st.integers(0, 5)),
         st.tuples(st.just("report"), st.integers(0, 3), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5))),
