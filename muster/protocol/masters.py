@@ -2,7 +2,7 @@
 
 Epoch e, counted from 1, covers the steps from (e - 1) * epoch_steps up to e * epoch_steps; the last epoch goes on for
 ever. Masters are a hash chain: m_e = keccak256(m_(e+1)), and the tip in the run's terms is keccak256(m_1). So a master
-yields all earlier ones, and anybody can check it.
+yields all earlier ones, and is checked by the terms alone.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from muster.clients.grade_check import GradeCheck, GradeReport
+from muster.console.owner.grade_check import GradeCheck, GradeReport
 from muster.constants import MICRO
 from muster.contracts.codec import Event, Place
 from muster.contracts.runs import CheckpointPublished, WorkCommitted

@@ -14,7 +14,7 @@ from muster.console.session import EXIT_CHECK, Session
 from muster.errors import UsageError
 
 if TYPE_CHECKING:
-    from muster.clients.grade_check import GradeReport
+    from muster.console.owner.grade_check import GradeReport
 
 app = typer.Typer()
 
@@ -46,9 +46,9 @@ async def check(
 
 
 async def _grade_again(session: Session, run: int, epoch: int | None) -> GradeReport:
-    from muster.clients.grade_check import GradeCheck
     from muster.clients.run_data import RunTasks, make_rules
     from muster.console.evaluate.weights import fetch_run_step
+    from muster.console.owner.grade_check import GradeCheck
     from muster.rollouts.reader import RolloutReader
 
     folder = FOLDER / f"run-{run}"

@@ -2,7 +2,7 @@
 
 Nothing is believed here that the chain does not bind: a step's batch is what hashes to its batch root, a file's grades
 are what hash to the last word of the batch's leaf, its rows are what its commitment's root says, and a master is what
-leads to the tip in the terms. So a trainer that changes one of them is found by anybody, on any machine.
+leads to the tip in the terms. So a trainer that changes one of them is found on any machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from muster.protocol.batches import batch_leaf
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.masters import check_master, earlier_master, epoch_of, epochs_trained
 from muster.protocol.merkle import LeafTree
-from muster.protocol.messages import StepReport
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
@@ -137,16 +136,12 @@ class GradeCheck:
         if unknown := [name for name in said.batch if name not in self._works]:
             self.report.unchecked.append(f"step {step} is of files that no verdict names, such as {unknown[0]}")
             return []
-        if not said.batch or len(said.batch) != len(said.grades) or self._root_of(said) != batch_root:
+        files = [(self._works[name], name, one) for name, one in zip(said.batch, said.grades, strict=False)]
+        leaves = [batch_leaf(c.step, c.node, c.index, name, hex_hash(c.root), one) for c, name, one in files]
+        if not files or len(said.batch) != len(said.grades) or LeafTree.from_hashes(leaves).root != batch_root:
             self.report.lies.append(f"step {step}: its root on chain is not of the files and grades reported")
             return []
-        return [(self._works[name], name, grades) for name, grades in zip(said.batch, said.grades, strict=True)]
-
-    def _root_of(self, said: StepReport) -> bytes:
-        works = [(self._works[name], name, grades) for name, grades in zip(said.batch, said.grades, strict=True)]
-        return LeafTree.from_hashes(
-            [batch_leaf(work.step, work.node, work.index, name, hex_hash(work.root), one) for work, name, one in works]
-        ).root
+        return files
 
     async def _check(self, work: CommittedWork, file_hash: str, grades: str, master: bytes) -> None:
         """Grade a file's rows again, and compare."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from muster.clients.grade_check import GradeReport
+from muster.console.owner.grade_check import GradeReport
 from muster.errors import UnreachableError
 from muster.grading.grades import UNSURE_FUEL, RowGrade, grades_text, parse_grades
 from muster.protocol.messages import StepReport, VerdictPage
@@ -88,7 +88,7 @@ async def test_a_row_that_this_machine_is_unsure_of_shows_nothing(monkeypatch: p
         for one in parse_grades(right_text()):
             yield one._replace(reward=0, parts=(), fuel=UNSURE_FUEL) if one.position == 0 else one
 
-    monkeypatch.setattr("muster.clients.grade_check.grade_rows", unsure)
+    monkeypatch.setattr("muster.console.owner.grade_check.grade_rows", unsure)
     report = await GradedRun().check()
     assert (report.grades, report.reproduced, report.unsure, report.lies) == (11, 11, 1, [])
 
