@@ -43,8 +43,6 @@ class CourtChain:
     ballot: BallotState = BallotState.NONE
     """This validator's on chain."""
     collectable: int = 0
-    position: int = 5
-    """The row that every case names."""
     others: list[str] = field(default_factory=list)
     """The run's validators."""
     done: list[str] = field(default_factory=list)
@@ -68,7 +66,7 @@ class CourtChain:
             "SlashCourt.isJudge": self.judges,
             "SlashCourt.isResolvable": False,
             "SlashCourt.ballot": SimpleNamespace(state=self.ballot),
-            "SlashCourt.caseOf": SimpleNamespace(commits=0, position=self.position),
+            "SlashCourt.caseOf": SimpleNamespace(commits=0),
             "SlashCourt.collectable": self.collectable,
         }
         return answers[call.label]
@@ -103,6 +101,9 @@ class EvidenceStore:
         if name not in self.bundles:
             raise refusal(404)
         return self.bundles[name]
+
+    async def put_evidence(self, bundle: bytes) -> None:
+        self.bundles[hash_bytes(content_hash(bundle))] = bundle
 
 
 class CourtContext(Context):
@@ -151,9 +152,7 @@ def make_accusation(
     """Judge a commitment so, and let it be this validator's turn to accuse."""
     receive(journal, work(c.index, step=c.step, node=c.node, root=c.root))
     said = {"reason": finding.reason, "position": finding.position, "evidence": content_hash(evidence)}
-    made = verdict(c, accepted=False, **said)
-    journal.judge(c, made, evidence, accuse_at=due)
-    journal.verdicts.sent(c)
+    journal.judge(c, verdict(c, accepted=False, **said), evidence, accuse_at=due)
 
 
 HEAD = Block(99, 0, bytes(32))

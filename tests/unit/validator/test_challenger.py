@@ -197,7 +197,6 @@ async def test_an_accusation_that_cannot_be_made_keeps_no_other_waiting(
     receive(journal, work(0), work(1, node=OTHER))
     for commitment in pending(journal):
         reject(journal, commitment, accuse_at=3.0)
-        journal.verdicts.sent(commitment)
     asked: list[str] = []
 
     class Chain:

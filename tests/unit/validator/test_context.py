@@ -25,7 +25,7 @@ class Chain:
 def context_with(ensure_slots: Any) -> RunVerificationContext:
     nothing = cast(Any, None)
     tasks = cast(Any, SimpleNamespace(ensure_slots=ensure_slots))
-    return RunVerificationContext(cast(Any, Chain()), nothing, nothing, nothing, rules(), tasks, nothing)
+    return RunVerificationContext(cast(Any, Chain()), nothing, nothing, nothing, rules(), tasks)
 
 
 async def test_a_draw_fetches_no_task() -> None:

@@ -10,13 +10,19 @@ from typing import Any
 import pytest
 
 from muster.chain.keys import Signer
+from muster.constants import SAMPLE_BLOCKS
 from muster.contracts.runs import WorkCommitted
+from muster.protocol.draws import draw_rows
+from muster.protocol.hashes import hex_hash
 from muster.protocol.kinds import kind_of
-from muster.settings.schema import ValidatorSettings
+from muster.protocol.looks import rows_of_look
 from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding
-from muster.verification.pools import ACCUSE
+from muster.verification.look import LookSeeds, decode_look
+from muster.verification.pools import ACCUSE, HONEST_DRAWS
+from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork
+from testbed.samples.commitments import rules
 from testbed.samples.validator import ME, place, receive
 from testbed.samples.verification_context import LEANING, STRAIGHT, Context, thinking_rows
 from validator.evidence import verify_evidence
@@ -50,7 +56,7 @@ def journal(tmp_path: Path) -> Iterator[ValidatorJournal]:
 
 def inspector_of(context: Context, journal: ValidatorJournal) -> Inspector:
     run: Any = context
-    return Inspector(run, ACCUSER_KEY, bytes(32), ValidatorSettings(), PoolJudge(run, journal.pools))
+    return Inspector(run, ACCUSER_KEY, PoolJudge(run, journal.pools))
 
 
 async def inspect(
@@ -59,7 +65,7 @@ async def inspect(
     """Inspect a node's next commitment, and keep its rows for the pools."""
     work = context.commit(thinking_rows(index, 3 + index // each), index)
     receive(journal, WorkCommitted(place(work.block), 1, work.node, work.step, index, 0, work.root))
-    found = await inspector.inspect(work, bytes(32), suspect=False, missing_counts=True)
+    found = await inspector.inspect(work, bytes(32), signs=True, missing_counts=True)
     journal.pools.keep(work, found.pooled)
     return work, found
 
@@ -78,25 +84,15 @@ async def test_pool_shows_what_no_row_shows_and_its_evidence_holds(journal: Vali
 
     # If a file of the pool is unavailable, the commitment is not used and its node is not accused yet.
     context.uploads.pop(4)
-    found = await inspector.inspect(work, bytes(32), suspect=False, missing_counts=True)
+    found = await inspector.inspect(work, bytes(32), signs=True, missing_counts=True)
     assert (found.finding is not None, found.guilty, found.pool) == (True, False, None)
     # If a row is rejected by itself, the finding names that row.
     context.findings = lambda _step, rows: (
         [Finding("wrong_logprobs", rows[0].position, 13.0, 12.0, accuse=False)] + [None] * (len(rows) - 1)
     )
-    found = await inspector.inspect(work, bytes(32), suspect=False, missing_counts=True)
+    found = await inspector.inspect(work, bytes(32), signs=True, missing_counts=True)
     assert found.finding is not None
     assert (found.finding.reason, found.finding.position in found.rows, found.pool) == ("wrong_logprobs", True, None)
-
-
-async def test_row_that_may_be_planted_leaves_its_step_to_the_other_rows(journal: ValidatorJournal) -> None:
-    """One step of twelve has only such rows: it counts, and does not lean."""
-    context = Context(sums=LEANING, has_traps=True)
-    context.sums_of_step = {6: replace(LEANING, gaps_beyond=1, gaps_accused=1)}
-    inspector = inspector_of(context, journal)
-    for index in range(9):
-        _, found = await inspect(inspector, context, journal, index)
-        assert (found.finding is not None) == (index == 8), "of eight steps seven lean"
 
 
 async def test_a_file_that_is_gone_holds_up_no_inspection_and_breaks_the_pool(journal: ValidatorJournal) -> None:
@@ -130,3 +126,53 @@ async def test_honest_commitments_stay_accepted_however_many_there_are(journal: 
         _, found = await inspect(inspector, context, journal, index)
         assert found.finding is None
         assert len(found.pooled) == 1
+
+
+async def test_only_a_suspect_s_rows_that_count_are_replayed_beside_the_look(journal: ValidatorJournal) -> None:
+    """The third step that leans makes its node suspect, from the first on."""
+    context, rows = Context(sums=STRAIGHT), rows_of_look(rules().terms, 0)
+    inspector = inspector_of(context, journal)
+    for index in range(4):
+        await inspect(inspector, context, journal, index)
+    assert context.replayed == 4 * rows
+    context.sums = LEANING
+    for index in range(4, 7):
+        await inspect(inspector, context, journal, index)
+    looks = 4 * rows + 3 * rows_of_look(rules().terms, 4)
+    assert context.replayed == looks
+    await inspect(inspector, context, journal, 7)
+    looks += rows_of_look(rules().terms, 4)
+    assert context.replayed == looks + 3 * (1 + HONEST_DRAWS), "one row of each step, and honest machines of it"
+
+
+async def test_a_look_has_the_numbers_of_each_drawn_row_while_its_link_is_secret(journal: ValidatorJournal) -> None:
+    context, link = Context(), b"\x07" * 32
+    inspector = inspector_of(context, journal)
+    work = context.commit(thinking_rows(9), 9)
+    me, block_hash = ACCUSER_KEY.address, await context.block_hash(work.block + SAMPLE_BLOCKS)
+    drawn = {"block_hash": block_hash, "node": work.node, "index": work.index}
+    positions = draw_rows(**drawn, link=link, validator=me, terms=rules().terms)
+    seeds = LookSeeds(me, link, block_hash, work.node, work.index, work.root)
+    verdicts = []
+    for signs in (True, False):
+        found = await inspector.inspect(work, link, signs=signs, missing_counts=True)
+        verdict, evidence = inspector.conclude(work, found)
+        assert (verdict.accepted, verdict.inspected, evidence) == (True, len(positions), None)
+        assert verdict.drawn_by == hex_hash(block_hash)
+        verdicts.append(verdict)
+    numbers = decode_look(verdicts[0].look, len(positions), CPU_FP32)
+    assert numbers is not None
+    assert [row[0, 0] for row in numbers] == [seeds.signs(position) % 1000 for position in positions]
+    assert verdicts[1].look == ""
+
+
+async def test_what_replays_nothing_is_no_look(journal: ValidatorJournal) -> None:
+    context = Context()
+    inspector = inspector_of(context, journal)
+    rows = thinking_rows(9)
+    rows[2] = replace(rows[2], task_reward=1_000_000)
+    for work in (context.commit(rows, 9), replace(context.commit(thinking_rows(10), 10), index=11)):
+        found = await inspector.inspect(work, bytes(32), signs=True, missing_counts=True)
+        verdict, _ = inspector.conclude(work, found)
+        assert (verdict.accepted, verdict.inspected, verdict.look, context.replayed) == (False, 0, "", 0)
+        assert verdict.drawn_by is not None

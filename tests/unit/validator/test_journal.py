@@ -12,7 +12,8 @@ from muster.chain.client import charge_of
 from muster.contracts.court import CaseResolved, Outcome
 from muster.contracts.registry import Convicted
 from muster.errors import ConfigError
-from muster.protocol.kinds import NO_ROW, kind_of
+from muster.protocol.kinds import kind_of
+from muster.protocol.looks import link_due_at
 from muster.verification.pools import PooledRow, Unit
 from muster.verification.rules import CommittedWork
 from muster.verification.statistics import RowSums
@@ -30,6 +31,7 @@ from testbed.samples.validator import (
     work,
 )
 from validator.journal import ValidatorJournal
+from validator.outbox import closing_hour
 
 
 @pytest.fixture
@@ -88,11 +90,14 @@ def test_draws_that_a_reorg_may_change_are_forgotten(journal: ValidatorJournal) 
         journal.pools.keep(c, [PooledRow(bytes([c.index]), RowSums(5, 0.5, 0.25, 2.0, -1.0))])
     steps = journal.pools.steps_around(pending(journal)[0])
     for one in steps:
-        rows = journal.pools.rows_of(NODE, one.first.index)
-        assert rows is not None
-        journal.pools.keep_unit(one, Unit(one.first.step, one.first.index, one.last.index, rows))
+        [row] = journal.pools.rows_by_step(NODE, one.first.step, one.first.step)[one.first.step]
+        journal.pools.keep_unit(one, Unit(one.first.step, one.first.index, one.last.index, (row,)))
+    assert {step: [row.key[0] for row in rows] for step, rows in journal.pools.rows_by_step(NODE, 1, 2).items()} == {
+        1: [1],
+        2: [2],
+    }
     receive(journal, rewound_to=12)
-    assert [journal.pools.rows_of(NODE, index) is not None for index in range(4)] == [True, True, False, False]
+    assert list(journal.pools.rows_by_step(NODE, 0, 3)) == [0, 1]
     assert [journal.pools.unit(one) is not None for one in steps] == [True, False, False]
 
 
@@ -105,6 +110,29 @@ def test_a_reorg_takes_commitments_back_and_may_return_them(journal: ValidatorJo
     receive(journal, work(1, block=22, hour=6))
     back = next(c for c in pending(journal) if (c.index, c.root) == (1, ROOT))
     assert (back.block, back.hour) == (22, 6), "its sample is drawn by the link of that hour"
+
+
+def test_what_a_lost_block_drew_is_looked_at_again(journal: ValidatorJournal) -> None:
+    """The block after a commitment draws rows and calls. Work that is accused stays so: its evidence holds."""
+    receive(journal, *(work(index, block=10 + index) for index in range(4)), work(4, block=14), work(5, block=14))
+    for c in pending(journal):
+        if c.index == 4:
+            journal.pass_over(c)
+        elif c.index == 5:
+            reject(journal, c, accuse_at=0.0)
+        else:
+            journal.judge(c, verdict(c), None, accuse_at=None)
+            journal.verdicts.sent(c)
+    assert (pending(journal), len(journal.vouched(5))) == ([], 4)
+    receive(journal, rewound_to=13)
+    assert [c.index for c in pending(journal)] == [3], "its own block is still there"
+    receive(journal, work(4, block=14), work(5, block=14))
+    assert {c.index for c in pending(journal)} == {3, 4}
+    assert [c.index for c in journal.vouched(5)] == [0, 1, 2]
+    [again] = [c for c in pending(journal) if c.index == 3]
+    journal.judge(again, verdict(again, drawn_by="0x" + "07" * 32), None, accuse_at=None)
+    [item] = [one for one in journal.verdicts.due(2000.0, 9) if one.commitment.index == 3]
+    assert item.document.drawn_by == "0x" + "07" * 32, "it is reported anew"
 
 
 def test_work_of_the_convicted_is_not_inspected(journal: ValidatorJournal) -> None:
@@ -132,8 +160,6 @@ def test_verdicts_are_reported_until_they_are_taken(journal: ValidatorJournal) -
     assert journal.verdicts.due(2500.0, 10)[0].refusals == 1
     journal.verdicts.sent(c)
     assert journal.verdicts.due(9000.0, 10) == []
-    assert journal.was_rejected(NODE)
-    assert not journal.was_rejected(OTHER)
     assert journal.accusations(9000.0) == []
 
 
@@ -146,20 +172,46 @@ def test_reorged_commitment_is_not_reported(journal: ValidatorJournal) -> None:
     assert len(journal.verdicts.due(9000.0, 10)) == 1
 
 
-def test_an_accusation_waits_for_its_turn_and_its_evidence(journal: ValidatorJournal) -> None:
+@pytest.mark.parametrize("challenger", [ME, OTHER])
+def test_a_rejection_that_accuses_waits_for_a_case(journal: ValidatorJournal, challenger: str) -> None:
+    receive(journal, work(0), work(1, node=OTHER))
+    for c in pending(journal):
+        reject(journal, c, accuse_at=3000.0)
+    assert journal.verdicts.due(2000.0, 9, closing=4) == [], "who reads it could open the case first"
+    assert journal.verdicts.unsent(5) == 2
+    receive(journal, opened(1, challenger=challenger, index=7))
+    assert [one.commitment.node for one in journal.verdicts.due(2000.0, 9, closing=4)] == [NODE]
+    receive(journal, CaseResolved(place(40), 1, NODE, Outcome.NOT_GUILTY, 1, 2, 3))
+    assert journal.verdicts.due(2000.0, 9, closing=4) == []
+    assert len(journal.verdicts.due(2000.0, 9, closing=5)) == 2, "the link of their hour is nearly due"
+
+
+@pytest.mark.parametrize("why", ["opened", "withdrawn", "moot"])
+def test_a_rejection_is_reported_once_its_accusation_is_closed(journal: ValidatorJournal, why: str) -> None:
+    receive(journal, work(0))
+    reject(journal, pending(journal)[0], accuse_at=0.0)
+    journal.close_accusation(journal.accusations(1.0)[0], why)
+    assert len(journal.verdicts.due(2000.0, 9, closing=4)) == 1
+
+
+def test_a_link_closes_its_hour_a_quarter_before_it_is_due() -> None:
+    due = link_due_at(5)
+    assert due == 8 * 3600
+    assert [closing_hour(now) for now in (due - 901, due - 900, due, due + 2700)] == [4, 5, 5, 6]
+
+
+def test_an_accusation_waits_for_its_turn(journal: ValidatorJournal) -> None:
     receive(journal, work(0))
     (c,) = pending(journal)
     made = reject(journal, c, accuse_at=3000.0)
-    assert journal.accusations(4000.0) == [], "the evidence is not stored yet"
-    journal.verdicts.sent(c)
     assert journal.accusations(2999.0) == []
     (accusation,) = journal.accusations(3000.0)
-    assert (accusation.kind, accusation.statement, accusation.evidence) == (
+    assert (accusation.kind, accusation.verdict, accusation.evidence) == (
         kind_of("sampling_mismatch"),
         made,
         b"bundle",
     )
-    assert (accusation.accused, accusation.position) == (NODE, 3)
+    assert (accusation.commitment.node, accusation.position) == (NODE, 3)
     journal.delay_accusations(NODE, 5000.0)
     assert journal.accusations(4000.0) == []
     receive(journal, opened(1, challenger=ME))
@@ -204,17 +256,14 @@ def missing(journal: ValidatorJournal) -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.CURED, Outcome.DISMISSED])
 @pytest.mark.parametrize("challenger", [ME, OTHER])
-def test_a_file_that_came_late_is_inspected_by_other_rows(
-    journal: ValidatorJournal, outcome: Outcome, challenger: str
-) -> None:
-    """A seal may have shown the link of its hour by then: a node would bring its file where no false row is drawn."""
+def test_a_file_that_came_late_is_inspected_again(journal: ValidatorJournal, outcome: Outcome, challenger: str) -> None:
     receive(journal, work(0), work(1))
     missing(journal)
     about = opened(1, challenger=challenger, kind=kind_of("data_missing"))
     receive(journal, about, CaseResolved(place(40), 1, NODE, outcome, 0, 2, 3))
     other, again = sorted(pending(journal), key=lambda c: -c.index)
-    assert (journal.second_look(other), journal.second_look(again)) == (None, 40)
-    reject(journal, again, accuse_at=0.0)
+    assert (other.index, again.index) == (1, 0)
+    reject(journal, again, accuse_at=None)
     assert [c.index for c in pending(journal)] == [1]
     assert [one.document.reason for one in journal.verdicts.due(2000.0, 9)] == ["sampling_mismatch"]
 
@@ -250,7 +299,7 @@ def test_a_node_is_accused_of_one_thing_at_a_time(journal: ValidatorJournal) -> 
     receive(journal, work(0), work(1), work(0, node=OTHER))
     for number, c in enumerate(pending(journal)):
         send(journal, c, float(number))
-    found = {accusation.accused: accusation for accusation in journal.accusations(9000.0)}
+    found = {accusation.commitment.node: accusation for accusation in journal.accusations(9000.0)}
     assert set(found) == {NODE, OTHER}
     journal.close_accusation(found[NODE], "opened")
     assert len(journal.accusations(9000.0)) == 2, "there is another one against the same node"
@@ -310,15 +359,15 @@ def test_accusation_whose_case_or_conviction_a_reorg_drops_is_brought_again(jour
     receive(journal, work(0), work(1), work(0, node=OTHER))
     for c in pending(journal):
         send(journal, c)
-    kept = next(case for case in journal.accusations(2000.0) if case.accused == OTHER)
+    kept = next(case for case in journal.accusations(2000.0) if case.commitment.node == OTHER)
     receive(journal, opened(1, challenger=ME, block=20), opened(2, challenger=ME, block=12, node=OTHER))
     journal.close_accusation(kept, "opened")
     receive(journal, Convicted(place(21), NODE, 1, 5, 1, ME))
     assert journal.accusations(2000.0) == []
     receive(journal, rewound_to=15)
-    assert [(case.accused, case.commitment.index) for case in journal.accusations(2000.0)] == [(NODE, 0)]
+    assert [(case.commitment.node, case.commitment.index) for case in journal.accusations(2000.0)] == [(NODE, 0)]
     receive(journal, opened(1, challenger=ME, block=22))
-    assert [(case.accused, case.commitment.index) for case in journal.accusations(2000.0)] == [(NODE, 1)], (
+    assert [(case.commitment.node, case.commitment.index) for case in journal.accusations(2000.0)] == [(NODE, 1)], (
         "moot for as long as its node is convicted, which the challenger asks the chain"
     )
 
@@ -382,20 +431,24 @@ def test_ballot_resets_when_a_case_moves_to_another_block(journal: ValidatorJour
 # Sealing
 
 
-def test_an_hour_is_ready_when_everything_in_it_is_judged(journal: ValidatorJournal) -> None:
-    receive(journal, work(0, hour=5), work(1, hour=7), work(2, hour=9))
-    assert journal.open_hour(after=0, before=9) == 5
-    assert journal.open_hour(after=5, before=9) == 7
-    assert journal.open_hour(after=7, before=9) is None, "the hour has not ended"
-    assert (journal.unjudged(5), journal.unjudged(7)) == (1, 1)
+def test_an_hour_is_sealed_that_has_a_verdict_or_work_that_waits(journal: ValidatorJournal) -> None:
+    receive(journal, *(work(index, hour=hour) for index, hour in enumerate((5, 6, 7, 9))))
     for c in pending(journal):
         if c.index == 0:
             journal.judge(c, verdict(c), None, accuse_at=None)
         elif c.index == 1:
-            reject(journal, c, accuse_at=None)
-    assert (journal.unjudged(5), journal.unjudged(7), journal.unjudged(9)) == (0, 0, 1)
+            journal.pass_over(c)
+    assert [journal.open_hour(after=after, before=9) for after in (0, 5, 7)] == [5, 7, None], "hour 9 has not ended"
+    assert [(journal.count(hour, "judged"), journal.count(hour, "pending")) for hour in (5, 6, 7)] == [
+        (1, 0),
+        (0, 0),
+        (0, 1),
+    ]
+    reject(journal, pending(journal)[-1], accuse_at=None)
     assert [c.index for c in journal.vouched(5)] == [0]
     assert journal.vouched(7) == []
+    journal.first_hour = 6
+    assert journal.open_hour(after=0, before=8) == 7, "of earlier ones this validator has no links"
 
 
 def test_reorged_commitment_is_not_vouched_for_again(journal: ValidatorJournal) -> None:
@@ -404,16 +457,5 @@ def test_reorged_commitment_is_not_vouched_for_again(journal: ValidatorJournal) 
         journal.judge(c, verdict(c), None, accuse_at=None)
     assert len(journal.vouched(5)) == 2
     receive(journal, work(0, hour=5), rewound_to=0)
-    assert journal.vouched(5) == [], "its draws may be others now"
-    assert journal.unjudged(5) == 0
-
-
-def test_what_is_rejected_without_a_row_is_sealed_too_but_not_a_missing_file(journal: ValidatorJournal) -> None:
-    """Else a copyist that names any row had the whole bounty, and a file that comes late fined those that missed it."""
-    receive(journal, *(work(index) for index in range(4)))
-    for c, reason in zip(pending(journal), ("malformed", "data_missing", "wrong_root"), strict=False):
-        found = verdict(c, accepted=False, reason=reason, evidence="0x" + "09" * 32)
-        journal.judge(c, found, b"bundle", accuse_at=3000.0)
-    reject(journal, *pending(journal), accuse_at=3000.0)
-    positions = sorted(position for _, position in journal.traps.rejected(5))
-    assert positions == [3, NO_ROW, NO_ROW]
+    assert journal.vouched(5) == [], "its draws are others now"
+    assert journal.count(5, "pending") == 1

@@ -18,10 +18,8 @@ from muster.protocol.kinds import kind_of
 from muster.protocol.reasons import REASONS
 from muster.runtime.loop import AGAIN
 from muster.verification.rules import CommittedWork
-from testbed.samples.commitments import honest_rows
 from testbed.samples.court import BAD, COMMITTED_AT, EVIDENCE, HEAD, CourtChain, CourtContext, case_of, take_turn
 from testbed.samples.validator import ME, OTHER, Clock, opened, place, receive
-from testbed.samples.verification_context import accuse, sampling_mismatch
 from testbed.waiting import until
 from validator import juror as juror_room
 from validator.journal import ValidatorJournal
@@ -217,22 +215,6 @@ async def test_evidence_without_the_task_it_is_about_is_voted_down(journal: Vali
     receive(journal, case_of(1), case_of(2, evidence_hash=hash_bytes(content_hash(hostile))))
     juror = juror_of(journal, chain, CourtContext(chain, EVIDENCE, hostile))
     assert [await juror.verify(case) for case in journal.cases()] == [True, False]
-
-
-async def test_planted_row_convicts_in_no_case_that_names_another(journal: ValidatorJournal) -> None:
-    rows = honest_rows()
-    bundle, c = accuse(rows, sampling_mismatch(2), 2)
-    evidence = bundle.to_bytes()
-    receive(
-        journal,
-        case_of(1, kind=kind_of("sampling_mismatch"), root=c.root, evidence_hash=hash_bytes(content_hash(evidence))),
-    )
-    for named in (2, 7):
-        chain = CourtChain(position=named)
-        context = CourtContext(chain, evidence)
-        context.has_traps = True
-        context.findings = lambda _, rows: [sampling_mismatch(row.position) for row in rows]
-        assert await juror_of(journal, chain, context).verify(journal.cases()[0]) is (named == 2)
 
 
 async def test_evidence_that_breaks_a_juror_costs_no_other_case_its_vote(journal: ValidatorJournal) -> None:

@@ -29,7 +29,6 @@ RECORD = CaseRecord(
     ballot="none",
     guilty=None,
     salt=None,
-    accused=NODE,
 )
 MISSING: dict[str, Any] = {"kind": kind_of("data_missing")}
 SEALED: dict[str, Any] = {"ballot": "sealed", "guilty": True, "salt": bytes(32)}
@@ -124,10 +123,6 @@ def test_the_next_step_of_a_juror(record: dict[str, Any], state: dict[str, Any],
         (MISSING, {"same_charge": True, "opinion": False}, Action.OPEN),
         (MISSING, {"same_charge": True, "mine": True}, Action.WAIT),
         (MISSING | SEALED, {"same_charge": True}, Action.WAIT),
-        # A ticket may end a case about sampling, which so makes no other needless.
-        ({}, {"answerable": True, "opinion": True}, Action.OPEN),
-        (SEALED, {"answerable": True}, Action.OPEN),
-        ({}, {"answerable": True, "mine": True}, Action.WAIT),
         # An overdue case was removed by a reorg, or is never resolved.
         ({}, {"mine": True, "now": 200 + RETRY_SECONDS - 1}, Action.WAIT),
         ({}, {"mine": True, "now": 200 + RETRY_SECONDS}, Action.OPEN),

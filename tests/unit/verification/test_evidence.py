@@ -116,25 +116,6 @@ async def test_a_replay_convicts_only_beyond_the_accusing_threshold() -> None:
     assert (await verified(bundle, commitment, between)).guilty is False
 
 
-async def test_false_token_convicts_only_where_a_ticket_could_end_the_case() -> None:
-    """In a run with traps: a ticket ends a case about sampling, by the row that the case names."""
-    rows = honest_rows()
-    bundle, commitment = accuse(rows, sampling_mismatch(7), 7, 2)
-    other, _ = accuse(rows, Finding("wrong_logprobs", 2, 30.0, 24.0), 2)
-    found = {
-        "findings": lambda _, rows: [sampling_mismatch(row.position) if row.position == 2 else None for row in rows]
-    }
-    for evidence, position, convicts in (
-        (bundle, 7, False),
-        (bundle, None, False),
-        (bundle, 2, True),
-        (other, 2, False),
-    ):
-        assert (await verified(evidence, commitment, Context(**found), position)).guilty
-        traps = Context(**found, has_traps=True)
-        assert (await verified(evidence, commitment, traps, position)).guilty is convicts
-
-
 async def test_juror_without_a_replay_abstains() -> None:
     bundle, commitment = accuse(honest_rows(), sampling_mismatch(7), 7)
     assert await cannot_verify(bundle, commitment, Context(down=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.protocol.kinds import NO_ROW, kind_of
+from muster.protocol.kinds import kind_of
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import (
@@ -60,27 +60,6 @@ async def test_honest_pool_does_not_convict_and_costs_little(journal: ValidatorJ
     assert not inspection.guilty
     assert "do not show it together" in inspection.why
     assert context.replayed == 2
-
-
-@pytest.mark.parametrize(("has_traps", "guilty"), [(False, True), (True, False)])
-async def test_planted_rows_do_not_count_in_a_pool(journal: ValidatorJournal, has_traps: bool, guilty: bool) -> None:
-    """A row whose gap accuses may be planted, and is accused by itself where it is not."""
-    planted = replace(LEANING, gaps_beyond=1, gaps_accused=1)
-    bundle, work, context = await pool_case(journal, sums=planted)
-    context.has_traps = has_traps
-    assert (await verified(bundle, work, context)).guilty is guilty
-
-
-@pytest.mark.parametrize(
-    ("has_traps", "named", "guilty"),
-    [(True, None, True), (True, NO_ROW, True), (True, 0, False), (False, 0, True)],
-)
-async def test_ticket_could_end_no_case_by_which_a_pool_convicts(
-    journal: ValidatorJournal, has_traps: bool, named: int | None, guilty: bool
-) -> None:
-    bundle, work, context = await pool_case(journal)
-    context.has_traps = has_traps
-    assert (await verified(bundle, work, context, named)).guilty is guilty
 
 
 async def test_few_leaning_steps_do_not_convict_and_are_not_replayed(journal: ValidatorJournal) -> None:

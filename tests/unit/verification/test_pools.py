@@ -31,6 +31,7 @@ from muster.verification.pools import (
     pool_evidence,
     rows_from_json,
     rows_to_json,
+    suspect_from,
     take_rows,
     unit_statistics,
 )
@@ -221,6 +222,28 @@ def test_juror_accepts_what_a_judge_shows(lean: list[bool], data: st.DataObject)
         shown = range(found.first, found.last + 1)
         needed = check_claim([step in found.leaning for step in shown], about=min(about, found.last) - found.first)
         assert needed < len(found.leaning)
+
+
+@pytest.mark.parametrize(
+    ("lean", "first"),
+    [
+        ("", None),
+        ("110", None),
+        ("111", 0),
+        ("0111", 1),
+        ("1011", 0),
+        ("10011", None),
+        ("100100100100", None),
+        ("100100100100100", 0),
+        ("100010001000100", None),
+        ("1" + 60 * "0" + "111", 61),
+        ("1110000", None),
+    ],
+)
+def test_steps_from_which_on_a_node_is_suspect(lean: str, first: int | None) -> None:
+    """Three steps of four that lean, four of nine, five of fifteen; the last one may be any."""
+    rows = [(leaning(i, 1) if one == "1" else honest(i, 1))[0].rows for i, one in enumerate(lean)]
+    assert suspect_from(rows, BF16.pool) == first
 
 
 def test_pooled_rows_round_trip_through_json() -> None:
