@@ -24,7 +24,7 @@ contract WorldsTest is House {
     /// @dev Of one step in the history of a run's validators, a bisection: a cold word and what reads it.
     uint256 private constant BISECTION = 2_500;
     /// @dev Of a tenure that a view returns: four cold words and the memory for them.
-    uint256 private constant TENURE = 9_500;
+    uint256 private constant TENURE = 10_000;
     /// @dev Workers: the first are measured, those from CROWD on make the number.
     uint256 private constant FIRST = 5_000;
     uint256 private constant CROWD = 5_100;
