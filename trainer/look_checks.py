@@ -163,7 +163,7 @@ class LookChecker:
         if not checks:
             return IDLE
         try:
-            outcomes = await self._outcomes(checks)
+            outcomes = await self.outcomes(checks)
         except TRANSIENT:
             self.keeper.journal.put_off(checks)
             raise
@@ -175,7 +175,7 @@ class LookChecker:
             await self.report()
         return AGAIN
 
-    async def _outcomes(self, checks: Sequence[Check]) -> list[Outcome]:
+    async def outcomes(self, checks: Sequence[Check]) -> list[Outcome]:
         """Return what comes of checks of one kind, about one verdict."""
         first, terms = checks[0], self.rules.terms
         c = self.keeper.journal.commitment(first.node, first.index)
