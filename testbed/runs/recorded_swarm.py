@@ -2,8 +2,8 @@
 
 The chain, orchestrator, origin of weights, engines and replays are real: a worker's commitments are accepted, and a
 cheater is accused, tried and convicted. The recording keeps what outlives the orchestrator's database: the chain's
-state during and after the trial, and what members sent, as they signed it. `playing` loads the chain, starts an
-orchestrator with an empty database, and sends it all again through the public API.
+state during and after the trial, and its storage, with what members sent, when it came and who was called. `playing`
+loads the chain and starts an orchestrator with an empty database, which restores it from a copy of the storage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from muster.contracts import registry, runs
 from muster.contracts.court import CaseOpened
 from muster.contracts.registry import Status
 from muster.contracts.runs import WorkCommitted
-from muster.protocol.messages import StepReport, Verdict
+from muster.protocol.messages import StepReport
 from muster.settings.schema import ChainSettings
 from muster.tasksets.taskset import TaskSet
 from testbed.chain.anvil import Anvil
@@ -48,26 +48,13 @@ ACCEPTS: Final = 2
 """Of each of them, as the run's terms require."""
 BEFORE, AFTER = "before.state", "after.state"
 """The chain while the cheater is tried, and once it is convicted."""
-LOG, FILES, RUN_FOLDER, PUBLISHED, ADDRESSES = "log.json", "files", "run", "published", "addresses.json"
-
-
-class Work(BaseModel):
-    """A commitment and the hash of its file."""
-
-    worker: str
-    index: int
-    root: str
-    file_hash: str
+LOG, STORAGE, RUN_FOLDER, PUBLISHED, ADDRESSES = "log.json", "storage", "run", "published", "addresses.json"
 
 
 class Log(BaseModel):
-    """What members sent, as they signed it, in an order in which it can be sent again."""
+    """Which run it is, and what its trainer reported."""
 
     run: int
-    work: list[Work]
-    evidence: list[tuple[str, str]]
-    """Who showed it, and its hash."""
-    verdicts: list[Verdict]
     reports: list[StepReport]
 
 
@@ -82,17 +69,13 @@ class Recording:
     def read(cls, folder: Path) -> Self:
         return cls(folder, Log.model_validate_json((folder / LOG).read_text()))
 
-    def file(self, name: str) -> bytes:
-        """Return a file or a bundle of evidence by its hash."""
-        return (self.folder / FILES / name).read_bytes()
-
 
 # --- Recording
 
 
 def record(folder: Path) -> None:
     """Let a swarm work until its cheater is convicted, and keep the recording in a new folder."""
-    (folder / FILES).mkdir(parents=True)
+    folder.mkdir(parents=True)
     with TemporaryDirectory(prefix="swarm-") as short, Anvil() as anvil:  # engines have sockets in it
         place = Path(short)
         options = {"workers": (HONEST, CHEATER), "seed": SEED, "demand_batches": 1, "furnish": _furnish_readably}
@@ -100,6 +83,7 @@ def record(folder: Path) -> None:
             asyncio.run(_work_until_convicted(world, anvil, folder))
         for name in (RUN_FOLDER, PUBLISHED):
             shutil.copytree(place / name, folder / name)
+        shutil.copytree(place / "orchestrator" / STORAGE, folder / STORAGE)
         shutil.copy(place / ADDRESSES, folder)
 
 
@@ -136,8 +120,8 @@ async def _work_until_convicted(world: World, anvil: Anvil, folder: Path) -> Non
         # 4. A quorum seals the hour.
         hour = await _end_the_hour(world)
         await until(lambda: _is_sealed(world, hour), "a quorum seals the hour")
-        log = await _sent(world, folder / FILES)
-    (folder / LOG).write_text(log.model_copy(update={"reports": [report]}).model_dump_json())
+    log = Log(run=world.run_fixture.run, reports=[report])
+    (folder / LOG).write_text(log.model_dump_json())
     await asyncio.to_thread(_save, anvil, folder / AFTER)
 
 
@@ -191,25 +175,6 @@ async def _is_sealed(world: World, hour: int) -> bool:
         return await chain.call(runs.sealed_through(world.run_fixture.run)) >= hour
 
 
-async def _sent(world: World, files: Path) -> Log:
-    """Read back what members have sent so far, and keep the files."""
-    run_fixture, run = world.run_fixture, world.run_fixture.run
-    names = {run_fixture.key(name).address: name for name in (HONEST, CHEATER, *VALIDATORS)}
-    log = Log(run=run, work=[], evidence=[], verdicts=[], reports=[])
-    async with run_fixture.client(world.orchestrator.url, None) as client:
-        for event in await world.events(WorkCommitted):
-            upload = await client.upload(run, event.node, event.index, event.root)
-            name, root = upload.receipt.file_hash, upload.receipt.root
-            (files / name).write_bytes(await client.get_file(name))
-            log.work.append(Work(worker=names[event.node], index=event.index, root=root, file_hash=name))
-        log.verdicts = (await client.verdicts(run)).verdicts
-        for verdict in log.verdicts:
-            if verdict.evidence is not None:
-                (files / verdict.evidence).write_bytes(await client.get_evidence(verdict.evidence))
-                log.evidence.append((names[verdict.validator], verdict.evidence))
-    return log
-
-
 # --- Playing
 
 
@@ -229,23 +194,6 @@ class Played(World):
         self.anvil.request("anvil_loadState", (self.recording.folder / AFTER).read_text())
         self.run_fixture.mine_every(1, self.anvil)
 
-    async def send_all(self) -> None:
-        """Send what members sent."""
-        fixture, log = self.run_fixture, self.recording.log
-        names = {fixture.key(name).address: name for name in VALIDATORS}
-        for work in log.work:
-            async with self.client(work.worker) as client:
-                await client.put_file(self.recording.file(work.file_hash), log.run, work.index, work.root)
-        for name, bundle in log.evidence:
-            async with self.client(name) as client:
-                await client.put_evidence(self.recording.file(bundle))
-        for verdict in log.verdicts:
-            async with self.client(names[verdict.validator]) as client:
-                await client.post_verdict(verdict)
-        for report in log.reports:
-            async with self.client("trainer") as client:
-                await client.post_step(report)
-
     def client(self, name: str | None) -> OrchestratorClient:
         return self.run_fixture.client(self.orchestrator.url, name)
 
@@ -261,7 +209,6 @@ def playing(recording: Recording, folder: Path, **settings: object) -> Iterator[
         run_fixture = ModelRun(folder, chain, AddressBook.load(addresses), SEED, run)
         with Server(folder / "origin", run=run, role="origin", dir=recording.folder / PUBLISHED) as origin:
             offered = {"run_folder": recording.folder / RUN_FOLDER, "shardcast.relays": [origin.url]}
+            shutil.copytree(recording.folder / STORAGE, folder / "orchestrator" / STORAGE)
             with Orchestrator(run_fixture, folder / "orchestrator", **offered | settings) as orchestrator:
-                played = Played(run_fixture, orchestrator, origin, recording, anvil)
-                asyncio.run(played.send_all())
-                yield played
+                yield Played(run_fixture, orchestrator, origin, recording, anvil)
