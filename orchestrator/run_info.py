@@ -12,6 +12,7 @@ from muster.clients.storage import ContentStore
 from muster.constants import CHAIN_ANVIL, MAX_FILE_BYTES
 from muster.contracts.abi import CONTRACTS
 from muster.errors import CheckError, ConfigError
+from muster.grading.masters import FORMAT
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, sign_message
 from muster.protocol.messages import JoinDocument, RunDescription
 from muster.protocol.terms import Terms
@@ -24,6 +25,9 @@ from muster.verification.profiles import known_profile
 
 MAX_RUN_FILES: Final = 10_000
 """Of a run's folder: a task set of ten million tasks has as many shards."""
+
+MAX_SECRET_BYTES: Final = 1_000
+"""A file of masters is shorter."""
 
 log = telemetry.logger("orchestrator")
 
@@ -128,4 +132,6 @@ def _listed(folder: Path) -> list[Path]:
             raise ConfigError(
                 f"{path} is larger than {MAX_FILE_BYTES} bytes", hint="weights travel by muster.shardcast"
             )
+        if path.stat().st_size < MAX_SECRET_BYTES and FORMAT.encode() in path.read_bytes():
+            raise ConfigError(f"{path} opens private tests, and all of {folder} is public", hint="keep it elsewhere")
     return paths

@@ -42,7 +42,7 @@ def make_requests(assignment: Assignment, rules: Rules) -> list[GenerationReques
 def make_rollouts(
     assignment: Assignment, rules: Rules, requests: Sequence[GenerationRequest], generations: Sequence[Generation]
 ) -> list[Rollout]:
-    """Make the rows of the commitment, scored but for those of sealed tasks: validators grade these."""
+    """Make the rows of the commitment, scored but for those of sealed tasks: the trainer grades these."""
     rules = rules.at(assignment.step)
     return [_scored(row, assignment, rules) for row in bare_rows(requests, generations)]
 

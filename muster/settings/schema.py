@@ -88,8 +88,6 @@ class OrchestratorSettings(Section):
     """Uploads under way and the place in the chain; safe to delete while the orchestrator is down."""
     run_folder: Path | None = None
     """Folder with the run's task set, tokenizer and model configuration, offered to newcomers by content hash."""
-    masters: Path | None = None
-    """Secret file that muster tasks seal wrote: validators grade a run's private tests by it. Never in run_folder."""
     batch_groups: int = Field(default=64, ge=1)
     """Groups the trainer puts in a batch; demand is counted in batches of this size."""
     demand_batches: float = Field(default=2, gt=0, le=100)

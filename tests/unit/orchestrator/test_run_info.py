@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
+from muster.chain.masters_file import write_masters
 from muster.clients.storage import ContentStore
+from muster.errors import ConfigError
+from muster.grading.masters import Masters
 from muster.protocol.hashes import content_hash
 from muster.tasksets.taskset import DOCUMENT_NAME, SHARDS_NAME
 from muster.verification.profiles import profile_hash
@@ -43,3 +47,9 @@ async def test_a_run_folder_offers_all_its_files_and_lists_all_but_the_shards(tm
     for shard in (folder / SHARDS_NAME).iterdir():
         assert await files.exists(content_hash(shard.read_bytes()))
     assert await said(files) == []
+
+
+async def test_secrets_of_private_tests_are_not_offered(tmp_path: Path) -> None:
+    write_masters(tmp_path / "run" / "masters.secret", Masters.make(3))
+    with pytest.raises(ConfigError, match="masters.secret opens private tests"):
+        await offer_files(tmp_path / "run", ContentStore(f"file:{tmp_path / 'storage'}"))
