@@ -95,10 +95,6 @@ REASONS: Final[dict[Reason, ReasonRow]] = {
 }
 """In the order of `Reason`."""
 
-TICKETED: Final[Reason] = "sampling_mismatch"
-"""What a planted row is rejected for, which accuses no node before traps are opened. A ticket may end a case about
-it, by the row that it names."""
-
 ROW_STATISTICS: Final[dict[str, tuple[Reason, str]]] = {
     name: (one, words) for one, row in REASONS.items() for name, words in row.of_row.items()
 }
