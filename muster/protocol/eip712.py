@@ -32,8 +32,6 @@ from muster.protocol.messages import (
     LookStatement,
     SignedAs,
     SignedRequest,
-    TrapPromise,
-    TrapTicket,
     UploadReceipt,
     Verdict,
 )
@@ -53,8 +51,6 @@ SignedMessage = (
     | DaySummary
     | JoinDocument
     | LookStatement
-    | TrapPromise
-    | TrapTicket
     | NodeName
     | BenchmarkScore
 )
@@ -68,8 +64,6 @@ M = TypeVar(
     DaySummary,
     JoinDocument,
     LookStatement,
-    TrapPromise,
-    TrapTicket,
     NodeName,
     BenchmarkScore,
 )

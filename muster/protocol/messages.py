@@ -273,114 +273,6 @@ class CallAnswer(Message):
     """Second from which it may take a place if one is left then; None: never again."""
 
 
-class WaitQuestion(Message):
-    """A validator of a run with traps asks whether a commitment still waits for a verdict."""
-
-    node: Address
-    index: UInt32
-    root: Hash
-
-
-class WaitAnswer(Message):
-    """Whether fewer validators than the run needs have given a verdict. What they said stays hidden."""
-
-    waits: bool
-
-
-class TrapQuestion(Message):
-    """A worker asks whether the commitment that it is about to make is to be a trap (`muster.protocol.traps`)."""
-
-    index: UInt32
-    step: UInt32
-    """Whose weights it is made with."""
-
-
-class TrapPromise(Message):
-    """The owner's promise to give a ticket. Every answer is one: where none is given, it is another node's.
-
-    So all answers are of one size and take the same time, and none proves that a commitment is no trap.
-    """
-
-    struct: ClassVar = "TrapPromise"
-
-    run: UInt32
-    node: Address
-    index: UInt32
-    step: UInt32
-    signature: Signature
-
-
-class TrapAnswer(Message):
-    """The signature of a promise to the node that asked, or one that is no promise to it."""
-
-    signature: Signature
-
-
-class TrapTicket(Message):
-    """That a commitment is a trap, and which rows are false: the root of its map. It ends a case about a row of that.
-
-    The node signs it, which is its consent, and then the storage key: the contract asks for both (ITraps.Ticket).
-    """
-
-    struct: ClassVar = "Ticket"
-
-    run: UInt32
-    node: Address
-    index: UInt32
-    root: Hash
-    map_root: Hash
-    stored_at: Annotated[int, Field(ge=0, lt=1 << 63), SignedAs("uint64")]
-    """As in the receipt of the file. It counts only if the commitment is later."""
-    signature: Signature
-
-
-class PlantedRow(Message):
-    """One false token."""
-
-    position: UInt32
-    token: UInt32
-    """Its index in the completion."""
-
-
-class TrapMap(Message):
-    """The false rows of a trap, in the order of their positions."""
-
-    salt: Hash
-    """Keeps the root from saying what the rows are."""
-    rows: Annotated[list[PlantedRow], FailFast(), Field(min_length=1, max_length=1 << 12)]
-
-
-class TicketRequest(Message):
-    """A worker asks for the ticket of a file that is uploaded and not committed yet."""
-
-    step: UInt32
-    consent: TrapTicket
-    """The ticket, signed by the node."""
-    map: TrapMap
-
-
-class OpenedTrap(Message):
-    """A trap whose epoch's master is shown. Check it with `muster.protocol.traps.check_opened`."""
-
-    ticket: TrapTicket
-    consent: TrapTicket
-    """The ticket, signed by the node."""
-    map: TrapMap
-
-    @property
-    def rows(self) -> set[int]:
-        """Return the positions of its false rows."""
-        return {row.position for row in self.map.rows}
-
-
-class TrapPage(Message):
-    """Opened traps in the order in which their tickets were given."""
-
-    traps: Many[OpenedTrap]
-    cursor: int
-    """What to ask for after this."""
-
-
 class AcceptedCommitment(Message):
     """A commitment that the run's required number of validators accepted and none rejected."""
 
@@ -415,16 +307,6 @@ class StepReport(Message):
     """Seconds by stage: wait, load, update, evaluate, write, publish."""
 
 
-class OwnInspection(Message):
-    """What one validator found of a commitment, without its name."""
-
-    index: UInt32
-    accepted: bool
-    reason: Reason | None = None
-    position: UInt32 | None = None
-    """As of a verdict."""
-
-
 class NodeCounts(Message):
     """What a node made, and what became of it: commitments are counted once, whatever the number of verdicts."""
 
@@ -442,8 +324,6 @@ class NodeReport(NodeCounts):
     """What an orchestrator knows about a node, for `muster worker status|why`."""
 
     verdicts: Many[Verdict]
-    inspections: Many[OwnInspection] = Field(default_factory=list)
-    """For the node itself: what verdicts say that are hidden from others."""
     hourly_gas: FiniteFloat = Field(default=0.0, ge=0, le=1e12)
     """Gas that its transactions take in an hour, at the pace of the last ones; 0: not known."""
 
