@@ -32,7 +32,6 @@ from orchestrator.tables import calls, commitments, nodes, seals, verdicts
 from orchestrator.tallies import DAY_HOURS, CommitmentState, find_commitment
 
 DAY_SECONDS: Final = DAY_HOURS * HOUR_SECONDS
-_NONE: Final = "[]"
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ class Calls:
         """Count the places that validators let lapse in the UTC day of a second, up to it."""
         day = at // DAY_SECONDS * DAY_SECONDS
         found = list[tuple[str, int]]()
-        ended = select(calls.c.lapsed).where(calls.c.lapsed > _NONE, calls.c.opens >= day - DAY_SECONDS)
+        ended = select(calls.c.lapsed).where(calls.c.lapsed > "", calls.c.opens >= day - DAY_SECONDS)
         for text in connection.execute(ended).scalars():
             found += map(tuple, json.loads(text))
         came: dict[tuple[str, int], list[tuple[str, int]]] = {}
@@ -173,7 +172,7 @@ class Calls:
             found += lapsed
             if len(call.takers(said)) == call.places or all(one.end <= at for one in call.rounds(said)):
                 mine = calls.c.node == node, calls.c.index == index
-                connection.execute(update(calls).where(*mine).values(lapsed=json.dumps(lapsed)))
+                connection.execute(update(calls).where(*mine).values(lapsed=json.dumps(lapsed) if lapsed else ""))
         return Counter(validator for validator, second in found if day <= second <= at)
 
 

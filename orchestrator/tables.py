@@ -318,7 +318,8 @@ calls: Final = _table(
     Index("calls_by_lapsed", "lapsed", "opens"),
 )
 """Who is called to look at a commitment (`calls.py`): a JSON list of validators, as the drawing block with this number
-and hash has it. `lapsed`: a JSON list of those that let a place lapse, each with the second; null until it is final."""
+and hash has it. `lapsed`: a JSON list of those that let a place lapse, each with the second; empty for none, null until
+it is final."""
 
 documents: Final = _table(
     "documents",

@@ -302,7 +302,7 @@ def _keep_calls(connection: Connection, given: Sequence[KeptVerdict]) -> None:
     """Record the calls of verdicts from storage that the database lacks: who let places lapse is not known of them."""
     for one in given:
         if one.call is not None:
-            row = {"node": one.verdict.node, "index": one.verdict.index, **one.call.model_dump(), "lapsed": "[]"}
+            row = {"node": one.verdict.node, "index": one.verdict.index, **one.call.model_dump(), "lapsed": ""}
             insert_once(connection, calls, row)
 
 

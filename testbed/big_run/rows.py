@@ -248,7 +248,7 @@ class Rows:
             first = int(work.validator[place])
             order = json.dumps([members[(first + one) % many] for one in range(2)])
             node, index = self.members.workers[work.worker[place]], int(work.index[place])
-            yield node, index, 0, work.root[place], order, self._opens(place), "[]"
+            yield node, index, 0, work.root[place], order, self._opens(place), ""
 
     def _opens(self, place: int) -> int:
         return int(self.work.time[place])

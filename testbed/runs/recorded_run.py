@@ -92,9 +92,11 @@ class RecordedRun:
         self.seats += [one.node for one in joined]
         await self.database.write(lambda connection: self.projection.apply(connection, events, times))
 
-    async def record_upload(self, node: str, index: int, root: str, file_hash: str, size: int = 1) -> None:
+    async def record_upload(
+        self, node: str, index: int, root: str, file_hash: str, size: int = 1, stored_at: int | None = None
+    ) -> None:
         work = {"run": RUN, "node": node, "index": index, "root": root, "file_hash": file_hash}
-        receipt = receipt_of(**work, size=size, stored_at=self.first_second)
+        receipt = receipt_of(**work, size=size, stored_at=self.first_second if stored_at is None else stored_at)
         await self.uploads.record(Upload(receipt=receipt, request=request_of(file_hash, method="PUT")), 0.0)
 
     async def record_verdict(self, verdict: Verdict, received: float, came: int | None = None) -> None:

@@ -71,7 +71,7 @@ async def put_verdict(database: Database, **changes: Any) -> None:
     call = {"node": WORKER, "index": row["index"], "block": 0, "hash": ROOT, "order": json.dumps([VALIDATOR])}
 
     def write(connection: Connection) -> None:
-        insert_once(connection, tables.calls, {**call, "opens": 0, "lapsed": "[]"})
+        insert_once(connection, tables.calls, {**call, "opens": 0, "lapsed": ""})
         insert_once(connection, tables.verdicts, row)
 
     await database.write(write)
