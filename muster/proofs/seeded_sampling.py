@@ -158,10 +158,15 @@ def measure(
 def leads(
     logits: torch.Tensor, chosen: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float
 ) -> torch.Tensor:
-    """Return how far the best other token is above the `chosen` one, which has no noise, in nats: float32 [B]."""
-    rivals = choose(logits.scatter(1, chosen[:, None], _LOWEST), seeds, positions, temperature).tokens
-    both = logits.gather(1, torch.stack([rivals, chosen], dim=1)).to(torch.float32) / temperature
-    return both[:, 0] + noise_at(seeds, positions, rivals) - both[:, 1]
+    """Return how far the best other token is above the `chosen` one, which has no noise, in nats: float32 [B].
+
+    The chosen tokens' logits are masked meanwhile, not in a copy.
+    """
+    own = logits.gather(1, chosen[:, None])
+    rivals = choose(logits.scatter_(1, chosen[:, None], _LOWEST), seeds, positions, temperature).tokens
+    best = logits.gather(1, rivals[:, None])
+    logits.scatter_(1, chosen[:, None], own)
+    return ((best.float() - own.float()) / temperature)[:, 0] + noise_at(seeds, positions, rivals)
 
 
 # --- The definition

@@ -268,14 +268,14 @@ class Replayer:
         for start in range(0, len(tokens), at_once):
             part = slice(start, start + at_once)
             # 1. Which token is sampled here, and how far the claimed one is from it.
-            logits = head(states[part])
+            logits = head(states[part]).float()
             replay = measure(logits, tokens[part], seeds[part], positions[part], self.temperature)
 
             # 2. What an error of the state makes of it.
             chosen, sampled = rows[tokens[part]].float(), rows[replay.sampled].float()
             sizes = states[part].float().square().mean(dim=1).sqrt() / self.temperature
             extremes = torch.stack([logits.gather(1, tokens[part, None])[:, 0], logits.amax(dim=1)])
-            magnitudes = extremes.float().abs().amax(dim=0) / self.temperature
+            magnitudes = extremes.abs().amax(dim=0) / self.temperature
             gap_scales, logprob_scales = sizes * (chosen - sampled).norm(dim=1), sizes * chosen.norm(dim=1)
             found[:, part] = torch.stack([replay.gaps, replay.logprobs, gap_scales, logprob_scales, magnitudes])
 

@@ -14,6 +14,7 @@ from muster.errors import ConfigError
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import MatmulSetting, Settings, ValidatorSettings
 from muster.verification import model as model_room
+from muster.verification.look import LookSeeds
 from muster.verification.model import Model
 from muster.verification.profiles import CPU_FP32
 from testbed.samples.commitments import honest_rows
@@ -35,7 +36,7 @@ async def test_a_replay_computes_on_as_many_threads_and_multiplies_as_the_settin
 
         def load_weights(self, folder: Path) -> None: ...
 
-        def errors(self, rollouts: list[Rollout]) -> list[Any]:
+        def errors(self, rollouts: list[Rollout], seeds: LookSeeds | None) -> list[Any]:
             return []
 
     class Checkpoints:
