@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from muster.errors import MalformedError
 from muster.protocol.eip712 import Domain, Struct, recover, recover_signer, sign_message, struct_of, values_of
-from muster.protocol.messages import Grade, JoinDocument, Message, SignedRequest, UploadReceipt, Verdict
+from muster.protocol.messages import JoinDocument, LookStatement, Message, SignedRequest, UploadReceipt, Verdict
 from testbed.samples.messages import HERE, KEY, a_receipt, a_verdict
 
 
@@ -76,17 +76,16 @@ def test_receipt_signed_by_eth_account_recovers_by_hand():
             Verdict,
             "Verdict(uint32 run,uint32 step,address node,uint32 index,bytes32 root,bytes32 fileHash,"
             "address validator,bool accepted,string reason,int64 position,string measured,string threshold,"
-            "bytes32 evidence,uint32 inspected,bytes32 grades)",
+            "bytes32 evidence,uint32 inspected,bytes32 drawnBy,string look)",
         ),
         (
-            Grade,
-            "Grade(uint32 run,uint32 step,address node,uint32 index,bytes32 root,address validator,bytes32 grades,"
-            "bytes32 salt)",
+            LookStatement,
+            "LookList(uint32 run,uint32 hour,bytes32 textHash)",
         ),
         (
             JoinDocument,
             "Join(uint32 run,uint64 chainId,string rpcUrl,address token,address registry,address runTerms,address runs,"
-            "address masters,address court,address refutations,address traps,uint64 fromBlock,string orchestrator)",
+            "address court,address refutations,address wages,uint64 fromBlock,string orchestrator)",
         ),
     ],
 )
@@ -98,11 +97,11 @@ def test_the_types_are_frozen(message: type[Verdict], text: str) -> None:
 def test_digests_are_frozen() -> None:
     """What is signed for these messages, absent values included."""
     absent = a_verdict(reason=None, position=None, measured=None, threshold=None, evidence=None)
-    messages = (a_verdict(), absent, a_receipt())
+    messages = (a_verdict(drawn_by="0x" + "0d" * 32, look="0x0102"), absent, a_receipt())
     digests = [HERE.digest(struct_of(type(message)), values_of(message)).hex() for message in messages]
     assert digests == [
-        "9fb937d822f56987396dca32b9cec7cd5d7f82dbf4c14d3aff9c3a7146039b69",
-        "77c412f9720da724ce21418589f34dcda2629312f458e3b9b00322bc06a8b11f",
+        "5d86d4b78f63fe1e7f87e76b7ff819546ebdba92ceef6ef9559d677897ef7c77",
+        "28e9464d7041e1bd20954c06fd54a3f795d346765ee5a92a8a297611c86d6f84",
         "949dec71ab389107f1939e79a3b34dfc0fbdb34de3fe35295b6104d7e14f3d3c",
     ]
 
