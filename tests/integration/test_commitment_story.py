@@ -194,7 +194,7 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World, monkeypat
         zip(WORKERS, ("malformed", "wrong_draw", "data_missing", "out_of_bounds", "out_of_bounds"), strict=True)
     )
     nodes = {world.run_fixture.key(name).address: reason for name, reason in workers.items()}
-    async with world.validators("v1", "v2", "v3"):
+    async with world.validators("v1", "v2", "v3", "v4"):
         await commit_bytes(world, "w1", b"PAR1 this is no Parquet file PAR1")
         for name, spoil in {
             "w2": lambda row: {"task": row.task + 1},

@@ -49,7 +49,7 @@ async def test_late_file_costs_fee_and_unsettled_pay(world: World) -> None:
         root = hex_hash(rollout_tree(read_rollouts(data)).root)
         await run_fixture.commit("w1", 0, root)
 
-        async with run_fixture.chain("stranger") as chain, world.validators("v1", "v2", "v3"):
+        async with run_fixture.chain("stranger") as chain, world.validators("v1", "v2", "v3", "v4"):
             terms = await chain.terms(run)
             before = await free_balances(world, chain)
 

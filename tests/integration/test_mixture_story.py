@@ -61,7 +61,7 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
 async def test_poisoned_mixture_accepts_honest_work_and_convicts_false_scores(world: World) -> None:
     torch.set_num_threads(1)
     with world.node("worker", "w1") as worker:
-        async with world.validators("v1", "v2", "v3"):
+        async with world.validators("v1", "v2", "v3", "v4"):
             for name, spoil in CHEATS.items():
                 await commit_bytes(world, name, write_rollouts(await rows_of(world, name, spoil)))
             rows = await accepted_rows(world, count=2)
