@@ -217,7 +217,7 @@ class FileInspector(Inspector):
     @classmethod
     def of(cls, validator: Validator) -> FileInspector:
         without: Any = validator.client  # of the context only the domain is used, and of the pool nothing
-        made = cls(without, validator.chain.signer, validator.links[-1], validator.settings.validator, without)
+        made = cls(without, validator.chain.signer, without)
         made.client = validator.client
         return made
 
@@ -236,12 +236,11 @@ class ChaosValidator(Validator):
         with closing(self.journal):
             await PollLoop(log, "registration", poll).until_done(self.check_registration)
             inspector = FileInspector.of(self)
-            terms = await self.chain.terms(self.settings.run)
-            sealer = HourSealer(self.chain, self.journal, self.settings.run, self.link_of, terms)
+            sealer = HourSealer(self.chain, self.journal, self.settings.run, self.link_of)
             await run_together(
                 PollLoop(log, "follow", poll).run(self.follow),
                 PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),
-                PollLoop(log, "report", poll).run(self.report, self._judged),
+                PollLoop(log, "report", poll).run(lambda: self._at_head(self.report), self._judged),
                 PollLoop(log, "seal", PAUSE_SECONDS).run(lambda: self._seal(sealer)),
             )
 

@@ -24,12 +24,11 @@ from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import RunFixture
 from testbed.samples.validator import pending, receive, verdict, work
 from validator.journal import ValidatorJournal
+from validator.outbox import CLOSING_SECONDS
 from validator.sealing import HourSealer
 
 SENIORITY = 3000
 """Seconds until a validator may seal."""
-WINDOW = 72
-"""Hours after its end in which an hour can be sealed."""
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +66,8 @@ class Newcomer:
             node = await chain.call(registry.node(chain.signer.address))
             assert node.registered_at // HOUR_SECONDS == hour
             journal = ValidatorJournal(folder, name, run_fixture.run, chain.signer.address)
-            terms, links = await chain.terms(run_fixture.run), partial(link_of, run_fixture.links(name)[0], hour)
-            sealer = HourSealer(chain, journal, run_fixture.run, links, terms)
+            links = partial(link_of, run_fixture.links(name)[0], hour)
+            sealer = HourSealer(chain, journal, run_fixture.run, links)
             yield cls(run_fixture, chain, journal, sealer, hour)
             journal.close()
 
@@ -85,6 +84,7 @@ class Newcomer:
         for c in pending(self.journal):
             if c.hour - self.joined in hours:
                 self.journal.judge(c, verdict(c), None, accuse_at=None)
+                self.journal.verdicts.sent(c)
 
     async def at(self, hour: float, second: int = 0) -> None:
         """Move the clock there, from the beginning of `joined`."""
@@ -140,14 +140,14 @@ async def test_an_hour_that_ends_before_a_newcomer_may_seal_is_sealed_later(newc
     assert await newcomer.seals() == [0]
 
 
-async def test_unjudgeable_work_delays_its_hour_until_deadline(newcomer: Newcomer) -> None:
-    newcomer.receive(1, 20)
-    newcomer.accept(20)
-    await newcomer.at(2 + WINDOW, -1)
+async def test_work_that_cannot_be_judged_delays_no_link_that_is_due(newcomer: Newcomer) -> None:
+    newcomer.receive(1, 2)
+    newcomer.accept(2)
+    await newcomer.at(4, -CLOSING_SECONDS - 60)
     assert await newcomer.seals() == []
-    await newcomer.at(2 + WINDOW)
-    assert await newcomer.seals() == [20]
-    assert newcomer.journal.unjudged(newcomer.joined + 1) == 1
+    await newcomer.at(4, -CLOSING_SECONDS)
+    assert await newcomer.seals() == [2]
+    assert newcomer.journal.count(newcomer.joined + 1, "pending") == 1
 
 
 async def test_a_validator_that_comes_back_passes_over_what_it_missed(newcomer: Newcomer) -> None:

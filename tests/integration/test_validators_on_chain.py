@@ -179,7 +179,6 @@ async def test_accomplice_cases_do_not_shield_cheater(run_fixture: RunFixture, s
             said = {"accepted": False, "reason": "malformed", "evidence": content_hash(made)}
             verdict = run_fixture.verdict(name, "shielded", 0, hex_hash(root), content_hash(data), **said)
             judge.journal.judge(commitment, verdict, made, accuse_at=0.0)
-            judge.journal.verdicts.sent(commitment)
         first = await shield(200)  # no evidence is of a kind without a name
         await v2.turn()
         accused = await call(court.case_of(first + 1))
@@ -224,8 +223,8 @@ async def test_late_validator_inspects_and_seals_from_its_joining(run_fixture: R
     settings = Settings.model_validate({"run": run_fixture.run, "validator": {"state_dir": tmp_path}})
     async with run_fixture.chain("v5") as chain:
         validator = Validator(settings, NodeSession(chain, None), None, run_fixture.links("v5")[0])  # type: ignore[arg-type]
-        journal, terms = validator.journal, await chain.terms(run_fixture.run)
-        sealer = HourSealer(chain, journal, run_fixture.run, validator.link_of, terms)
+        journal = validator.journal
+        sealer = HourSealer(chain, journal, run_fixture.run, validator.link_of)
         await validator.check_registration()
         while await validator.follow() is AGAIN:
             pass
@@ -246,7 +245,7 @@ async def test_late_validator_inspects_and_seals_from_its_joining(run_fixture: R
             await dev.advance(HOUR_SECONDS)
         assert await sealer.poll(await chain.head()) is IDLE, "it is not judged yet"
 
-        # Its file comes an hour late: it is inspected by rows that no seal of its own hour could have shown.
+        # Its file comes an hour late: it is inspected by rows that no seal has shown.
         assert await validator.sampling_hour(c) == c.hour
         missing = run_fixture.verdict(
             "v5", "steady", 1, hex_hash(c.root), "0x" + "00" * 32, accepted=False, reason="data_missing"
@@ -255,10 +254,12 @@ async def test_late_validator_inspects_and_seals_from_its_joining(run_fixture: R
         case = opened(1, node=node, index=1, root=c.root, kind=kind_of("data_missing"))
         receive(journal, case, CaseResolved(place((await chain.head()).number), 1, node, Outcome.CURED, 0, 0, 3))
         assert [one for one, _ in journal.pending(1 << 40, time.time(), 100)] == [c]
-        assert await validator.sampling_hour(c) == c.hour + 1
+        assert await validator.sampling_hour(c) == c.hour
 
         accepted = run_fixture.verdict("v5", "steady", 1, hex_hash(c.root), "0x" + "00" * 32)
         journal.judge(c, accepted, None, accuse_at=None)
+        journal.verdicts.sent(c)
         assert await sealer.poll(await chain.head()) is AGAIN
         assert (await chain.call(runs.sealer_of(joined))).last_sealed == c.hour
+        assert await validator.sampling_hour(c) == c.hour + 1
         journal.close()
