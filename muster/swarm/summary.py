@@ -193,6 +193,7 @@ def held_out(updates: Sequence[StepMetrics]) -> dict[str, Any]:
 
 def node_row(facts: SwarmFacts, who: Participant) -> dict[str, Any]:
     commitments = sum(one.node == who.node for one in facts.committed)
+    wages = sum(row["paid"] for row in facts.looking if row["name"] == who.name)
     line = facts.lines.get(who.node, {})
     return {
         "name": who.name,
@@ -204,7 +205,7 @@ def node_row(facts: SwarmFacts, who: Participant) -> dict[str, Any]:
         "accepted": line.get("accepted", 0),
         "rejected": dict(line.get("rejected", {})),
         "used": line.get("used", 0),
-        "earned": _total(facts.settled, who, voided=False),
+        "earned": _total(facts.settled, who, voided=False) + wages,
     }
 
 

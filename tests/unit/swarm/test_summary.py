@@ -72,7 +72,7 @@ DOCUMENT = {
             "accepted": 0,
             "rejected": {},
             "used": 0,
-            "earned": 0,
+            "earned": PAY,
         },
     ],
     "slashes": [
