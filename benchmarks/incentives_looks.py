@@ -32,8 +32,8 @@ from muster.protocol.looks import (
     LINK_HOURS,
     SEARCHED,
     SETTLE_HOURS,
-    Call,
     PlacedLook,
+    Places,
     Record,
     Seat,
     call_order,
@@ -288,7 +288,7 @@ class World:
         seats = [Seat(one.address, one.since, self._rests(one, now)) for one in self.validators]
         block_hash = self.random.randbytes(32)
         order = call_order(seats, block_hash=block_hash, node=node, index=index, at=now, terms=self.terms)
-        call = Call(order, now, self.hold, self.terms.accepts_required)
+        call = Places(order, now, self.hold, self.terms.accepts_required)
         by = {one.address: one for one in self.validators}
         came = [(one.address, now + AFTER) for one in self.validators if one.looking.uncalled]
         number = 0
@@ -358,7 +358,7 @@ class World:
             played.rows += rows
             self.made.setdefault(look.hour, []).append(Made(one, look, rows, 0 if looking.passes else false))
 
-    def _decide(self, call: Call, takers: Sequence[Validator], came: Sequence[int]) -> None:
+    def _decide(self, call: Places, takers: Sequence[Validator], came: Sequence[int]) -> None:
         self.work += 1
         in_time = [second for second in came if second < call.opens + 2 * self.hold]
         self.late += len(in_time) < call.places

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.protocol.hashes import hex_hash
-from muster.protocol.looks import LAPSES, LINK_HOURS, Call, Seat, call_order
+from muster.protocol.looks import LAPSES, LINK_HOURS, Places, Seat, call_order
 from muster.protocol.messages import CallAnswer, CallQuestion
 from orchestrator import problems
 from orchestrator.auth import Caller
@@ -51,7 +51,7 @@ class _Called:
     """A call, and the verdicts that there are about its commitment."""
 
     root: str
-    call: Call
+    call: Places
     said: Sequence[Opinion]
 
 
@@ -176,7 +176,7 @@ class Calls:
         return Counter(validator for validator, second in found if day <= second <= at)
 
 
-def _lapsed(call: Call, came: Sequence[tuple[str, int]], at: int) -> list[tuple[str, int]]:
+def _lapsed(call: Places, came: Sequence[tuple[str, int]], at: int) -> list[tuple[str, int]]:
     """Return the validators whose places have lapsed by a second, and when. Pure."""
     over = [one for one in call.rounds(came) if one.end <= at]
     return [(validator, one.end) for one in over for validator in one.holders if validator not in one.takers]

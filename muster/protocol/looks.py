@@ -86,7 +86,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Call:
+class Places:
     """The places of one commitment, and who may take them."""
 
     order: Sequence[str]

@@ -15,8 +15,8 @@ from muster.protocol.hashes import keccak
 from muster.protocol.looks import (
     BARRED_SECONDS,
     VOIDED,
-    Call,
     PlacedLook,
+    Places,
     Record,
     Round,
     Seat,
@@ -52,7 +52,7 @@ def address(number: int) -> str:
 
 
 A, B, C, D, E = (address(number) for number in range(1, 6))
-CALL = Call((A, B, C, D, E), opens=OPENS, hold=HOLD, places=PLACES)
+CALL = Places((A, B, C, D, E), opens=OPENS, hold=HOLD, places=PLACES)
 
 
 def order_of(seats: Sequence[Seat], index: int = 7, block_hash: bytes = BLOCK, at: int = OPENS) -> list[int]:
