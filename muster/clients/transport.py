@@ -92,11 +92,11 @@ class SignedClient(AsyncClosing):
 
     # Requests
 
-    async def _get(self, kind: type[T], target: str, *, signed: bool = False, **query: object) -> T:
-        """Return a JSON answer. signed: sign the request, where there is a key, since a stranger may read less."""
+    async def _get(self, kind: type[T], target: str, **query: object) -> T:
+        """Return a JSON answer."""
         given = {name: value for name, value in query.items() if value is not None}
         target += f"?{urlencode(given)}" if given else ""
-        return parse_answer(kind, await self._call("GET", target, signed=signed))
+        return parse_answer(kind, await self._call("GET", target))
 
     async def _post(self, target: str, message: BaseModel) -> None:
         await self._call("POST", target, message.model_dump_json().encode())

@@ -162,10 +162,12 @@ class RunFixture:
             await chain.send(runs.publish_checkpoint(self.run, step, bytes([step] * 32), bytes(32)))
 
     async def commit(self, worker: str, index: int, root: str, step: int = 0) -> None:
-        """Commit work."""
+        """Commit work, and mine the block that draws who is called to it."""
         async with self.chain(worker) as chain:
             anchor = (await chain.checkpoint(self.run, step)).anchor
             await chain.send(runs.commit_work(self.run, step, anchor, index, hash_bytes(root)))
+        async with self.local_chain() as dev:
+            await dev.mine()
 
     async def seal(self, chain: Chain, validator: str, hour: int, vouched: bytes = bytes(32)) -> TxReceipt:
         """Seal an hour. `chain`: as the validator acts on it."""
@@ -178,6 +180,12 @@ class RunFixture:
         work = {"run": self.run, "node": self.key(worker).address, "index": index, "root": root, "file_hash": file_hash}
         made = verdict_of(**{**work, "validator": self.key(validator).address, "inspected": 2, **changes})
         return self.signed(validator, made)
+
+    async def called(self, url: str, worker: str, index: int) -> list[str]:
+        """Return the validators in the order in which the orchestrator at `url` calls them to some work."""
+        names = {self.key(name).address: name for name in VALIDATORS}
+        async with self.client(url, None) as client:
+            return [names[one] for one in (await client.call(self.run, self.key(worker).address, index)).order]
 
     def signed(self, validator: str, verdict: Verdict) -> Verdict:
         return sign_message(self.key(validator), self.domain, verdict)

@@ -29,6 +29,17 @@ class Story:
         await self.run_fixture.commit(worker, index, root, step)
         return receipt.file_hash
 
+    async def called(self, worker: str, index: int) -> list[str]:
+        """Return the validators in the order in which they are called to some work."""
+        return await self.run_fixture.called(self.orchestrator.url, worker, index)
+
+    async def accept(self, worker: str, index: int, **changes: Any) -> list[str]:
+        """Let the first two that are called accept; return who is called."""
+        called = await self.called(worker, index)
+        for validator in called[:2]:
+            await self.judge(validator, worker, index, **changes)
+        return called
+
     async def judge(self, validator: str, worker: str, index: int, **changes: Any) -> None:
         """Post a verdict, an acceptance unless changed."""
         data, root = content_of(worker, index)

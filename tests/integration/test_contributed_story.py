@@ -198,8 +198,9 @@ async def work(run_fixture: RunFixture, orchestrator: Orchestrator, worker: str,
             await client.put_file(data, run_fixture.run, index, root)
         await run_fixture.commit(worker, index, root)
         if accepted:
-            async with run_fixture.client(orchestrator.url, "v1") as client:
-                await client.post_verdict(run_fixture.verdict("v1", worker, index, root, content_hash(data)))
+            (name, *_) = await run_fixture.called(orchestrator.url, worker, index)
+            async with run_fixture.client(orchestrator.url, name) as client:
+                await client.post_verdict(run_fixture.verdict(name, worker, index, root, content_hash(data)))
 
 
 # What strangers send

@@ -59,8 +59,6 @@ async def test_a_write_to_one_is_in_the_next_answer_of_the_other(
     async with (
         odd_source(tmp_path) as (relay, _, _),
         run_fixture.client(first.url, "w1") as w1,
-        run_fixture.client(first.url, "v1") as v1,
-        run_fixture.client(second.url, "v2") as v2,
         run_fixture.client(first.url, "trainer") as trainer,
         run_fixture.client(second.url, None) as reader,
         run_fixture.client(first.url, owner) as operator,
@@ -70,8 +68,11 @@ async def test_a_write_to_one_is_in_the_next_answer_of_the_other(
         await w1.put_file(data, run, 0, root)
         assert await reader.get_file(content_hash(data)) == data
         await run_fixture.commit("w1", 0, root)
-        await v1.post_verdict(run_fixture.verdict("v1", "w1", 0, root, content_hash(data)))
-        await v2.post_verdict(run_fixture.verdict("v2", "w1", 0, root, content_hash(data)))
+        called = (await run_fixture.called(first.url, "w1", 0))[:2]
+        assert (await run_fixture.called(second.url, "w1", 0))[:2] == called
+        for name, url in zip(called, (first.url, second.url), strict=True):
+            async with run_fixture.client(url, name) as validator:
+                await validator.post_verdict(run_fixture.verdict(name, "w1", 0, root, content_hash(data)))
         assert [work.root for work in await trainer.accepted(run)] == [root]
         assert [work.root for work in await reader.accepted(run)] == [root]
         # 2. So are an offer and a name.

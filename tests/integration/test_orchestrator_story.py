@@ -20,7 +20,7 @@ from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.kinds import kind_of
 from muster.protocol.messages import AcceptedCommitment, StepReport
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
-from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture, some_hash
 from testbed.runs.story import Story
 from testbed.samples.terms import keys_of
 from testbed.servers.s3 import Endpoint
@@ -111,7 +111,7 @@ async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty:
         assert (await reader.demand(run)).wanted is True
         assert await story.accepted() == []
 
-        await _one_rejection_outweighs_every_accept(story)
+        await _rejections_hold_by_a_place_or_a_case(story)
         await _a_cheater_is_convicted(story, run_fixture)
 
         # Staleness: with async level 1, work of step 0 is stale at step 2 for every `min_step`.
@@ -139,15 +139,17 @@ async def _two_accepts_are_required(story: CourtStory, run_fixture: RunFixture, 
     with pytest.raises(MismatchError):
         check_receipt(run_fixture.domain, upload.receipt, keys_of(run_fixture.key("owner").address))
     assert await reader.get_file(name) == b"w1 0" * 100
-    await story.judge("v1", "w1", 0)
+    called = await story.called("w1", 0)
+    await story.judge(called[0], "w1", 0)
+    await story.judge(called[2], "w1", 0)
     assert await story.accepted() == []
-    await story.judge("v2", "w1", 0)
+    await story.judge(called[1], "w1", 0)
     (work,) = await story.accepted()
     assert (work.node, work.index, work.step) == (run_fixture.key("w1").address, 0, 0)
     assert (work.file_hash, work.size) == (name, 400)
     for verdict in work.verdicts:
         check_verdict(run_fixture.domain, verdict)
-    assert {verdict.validator for verdict in work.verdicts} == {run_fixture.key(v).address for v in ("v1", "v2")}
+    assert {verdict.validator for verdict in work.verdicts} == {run_fixture.key(v).address for v in called[:2]}
     return name
 
 
@@ -162,14 +164,13 @@ async def _demand_follows_what_waits(story: CourtStory, run_fixture: RunFixture,
     assert (await reader.demand(run)).wanted is False
 
 
-async def _one_rejection_outweighs_every_accept(story: CourtStory) -> None:
-    """Until its own case ends not guilty."""
-    for validator in ("v1", "v2", "v3"):
-        await story.judge(validator, "w2", 0)
+async def _rejections_hold_by_a_place_or_a_case(story: CourtStory) -> None:
+    """Who is not called needs a case, and that holds the work until it ends not guilty."""
+    called = await story.accept("w2", 0)
     assert await story.holds(("w2", 0))
-    await story.reject("v4", "w2", 0, EVIDENCE)
-    assert await story.holds()
-    await story.try_case("v4", "w2", 0, guilty=False)
+    await story.reject(called[2], "w2", 0, EVIDENCE)
+    assert await story.holds(("w2", 0))
+    await story.try_case(called[2], "w2", 0, guilty=False)
     await until(lambda: story.holds(("w2", 0)))
 
 
@@ -177,11 +178,11 @@ async def _a_cheater_is_convicted(story: CourtStory, run_fixture: RunFixture) ->
     """It is rejected first; what looked good of it is void then, and its uploads are refused."""
     await story.work("w3", 0)
     await story.work("w3", 1)
-    for validator in ("v1", "v2"):
-        await story.judge(validator, "w3", 0)
+    await story.accept("w3", 0)
     await until(lambda: story.holds(("w2", 0), ("w3", 0)))
-    await story.reject("v3", "w3", 1, EVIDENCE)
-    await story.try_case("v3", "w3", 1, guilty=True)
+    rejecting, *_ = await story.called("w3", 1)
+    await story.reject(rejecting, "w3", 1, EVIDENCE)
+    await story.try_case(rejecting, "w3", 1, guilty=True)
     await until(lambda: story.holds(("w2", 0)))
     async with story.client("w3") as cheater:
         with pytest.raises(RefusedError, match="is jailed and cannot commit"):
@@ -219,7 +220,7 @@ async def _the_summary(run_fixture: RunFixture, reader: OrchestratorClient) -> N
     ]
     assert [line["manifest_root"] for line in summary["steps"]] == ["0x" + f"{i:02x}" * 32 for i in range(3)]
     nodes = {line["address"]: line for line in summary["nodes"]}
-    lines = {name: nodes[run_fixture.key(name).address] for name in ("w1", "w2", "w3", "w4", "v1", "v4")}
+    lines = {name: nodes[run_fixture.key(name).address] for name in ("w1", "w2", "w3", "w4")}
     counts = {
         name: (line["commitments"], line["accepted"], line["pending"], line["void"]) for name, line in lines.items()
     }
@@ -233,7 +234,8 @@ async def _the_summary(run_fixture: RunFixture, reader: OrchestratorClient) -> N
         str(4 * 10**18),
     )
     assert (lines["w1"]["used"], lines["w1"]["rollouts"], lines["w1"]["status"]) == (1, 24, "active")
-    assert (lines["v1"]["accepts"], lines["v4"]["rejections"]) == (3, 1)
+    judged = [nodes[run_fixture.key(name).address] for name in VALIDATORS]
+    assert [sum(line[kind] for line in judged) for kind in ("accepts", "rejections")] == [7, 2]
     assert [(case["kind"], case["outcome"], case["guilty_votes"]) for case in summary["cases"]] == [
         ("wrong_reward", "not_guilty", 0),
         ("wrong_reward", "guilty", 3),
@@ -253,8 +255,7 @@ async def _rebuilt_from_nothing(
     """Kill it, give it an empty database, start it: everything is back, from chain and storage."""
     run_fixture, run = story.run_fixture, story.run_fixture.run
     await story.work("w2", 2, step=2)
-    for validator in ("v1", "v2"):
-        await story.judge(validator, "w2", 2, step=2)
+    await story.accept("w2", 2, step=2)
     await until(lambda: _accepts(reader, run, 3))
     before = await reader.summary(run)
     accepted, page = await reader.accepted(run), await reader.verdicts(run)

@@ -24,7 +24,7 @@ from orchestrator.retention import KINDS
 from orchestrator.summaries import date_of, read_day
 from orchestrator.tables import evidence, tallies
 from testbed.chain.anvil import Anvil
-from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture, some_hash
 from testbed.runs.story import Story
 from testbed.samples.terms import keys_of
 from testbed.servers.s3 import Endpoint
@@ -129,18 +129,18 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
     used = [await story.work("w1", index) for index in range(3)]
     rejected = await story.work("w2", 0)
     await story.work("w2", 1)
-    for validator in ("v1", "v2"):
-        for index in range(3):
-            await story.judge(validator, "w1", index)
-    await story.reject("v3", "w2", 0, story.evidence("v3"))
+    for index in range(3):
+        await story.accept("w1", index)
+    rejecting, *_ = await story.called("w2", 0)
+    await story.reject(rejecting, "w2", 0, story.evidence(rejecting))
     async with story.client("trainer") as trainer:
         await trainer.post_step(StepReport(run=run, step=1, metrics={"reward": 0.5}, batch=used[:1], dropped=used[1:2]))
-    async with story.client("v4") as validator:
-        await validator.put_evidence(story.evidence("v4"))  # which no verdict names
+    other = next(name for name in VALIDATORS if name != rejecting)
+    async with story.client(other) as validator:
+        await validator.put_evidence(story.evidence(other))  # which no verdict names
     await story.begin_day(day + 1)
     kept = await story.work("w1", 3)
-    for validator in ("v1", "v2"):
-        await story.judge(validator, "w1", 3)
+    await story.accept("w1", 3)
     await story.holds(files=6, uploads=6, evidence=2, summaries=0)
 
     # 2. Past its last deadline it is swept: a process that is killed at each step of that.
