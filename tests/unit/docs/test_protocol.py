@@ -322,7 +322,7 @@ COMPUTED: dict[str, Callable[[Values], Values]] = {
     "Request signature": the_request,
     "Receipt": the_receipt,
     "Verdict": the_verdict,
-    "Places": the_call,
+    "Call": the_call,
     "Wages": the_wages,
     "Node name": the_name,
     "Benchmark score": the_score,
