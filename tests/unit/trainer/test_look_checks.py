@@ -100,14 +100,12 @@ def check_of(position: int, kind: str = "numbers", index: int = 5, rank: int = 1
 class Checker(LookChecker):
     """One whose rows come to what a test says."""
 
-    answers: Sequence[Outcome | Exception]
+    answers: Any
 
     async def outcomes(self, checks: Sequence[Check]) -> list[Outcome]:
-        found = [self.answers[check.position] for check in checks]
-        for one in found:
-            if isinstance(one, Exception):
-                raise one
-        return [one for one in found if not isinstance(one, Exception)]
+        if errors := [one for check in checks if isinstance(one := self.answers[check.position], Exception)]:
+            raise errors[0]
+        return [self.answers[check.position] for check in checks]
 
 
 @pytest.fixture
