@@ -48,7 +48,7 @@ from muster.verification.profiles import Profile
 from muster.verification.replay import Replayer
 from muster.verification.rules import CommittedWork, Rules
 from trainer.batches import FileRef, check_rows
-from trainer.look_journal import Check
+from trainer.look_journal import NO_ROW, Check
 from trainer.looks import LookKeeper
 
 POLL_SECONDS: Final = 2.0
@@ -58,8 +58,8 @@ ATTEMPTS: Final = 2
 REPLAY_SECONDS: Final = 3600.0
 """Longest that the rows of one look are replayed."""
 
-Outcome = Literal["true", "false", "cannot", "refuted", "shared"]
-"""Of a check. "shared": an arithmetic rejects the row as well."""
+Outcome = Literal["true", "false", "cannot", "refuted", "unnamed", "shared"]
+"""Of a check. "unnamed": a rejection names no row. "shared": an arithmetic rejects the row as well."""
 
 log = telemetry.logger("trainer")
 CHECKED: Final = telemetry.counter("trainer_rows_checked", "Rows of looks that were replayed", ("outcome",))
@@ -171,7 +171,7 @@ class LookChecker:
             more = await self.keeper.search(check) if outcome == "false" else ()
             self.keeper.journal.conclude(check, outcome, more)
             CHECKED.labels(outcome=outcome).inc()
-        if "refuted" in outcomes:
+        if "refuted" in outcomes or "unnamed" in outcomes:
             await self.report()
         return AGAIN
 
@@ -205,6 +205,8 @@ class LookChecker:
 
     async def _refute(self, checks: Sequence[Check], c: CommittedWork) -> list[Outcome]:
         """Return whether a rejection is shared: by the static checks, or by a replay of the row that it names."""
+        if checks[0].position == NO_ROW:
+            return ["unnamed"] * len(checks)
         rejected = next(one for one, _ in self.keeper.journal.came(c) if one.validator == checks[0].validator)
         try:
             rollouts = await self._rollouts(c)

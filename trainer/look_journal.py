@@ -25,6 +25,9 @@ from muster.runtime.journal import Journal
 from muster.verification.look_facts import CalledWork, ShownLink
 from muster.verification.rules import CommittedWork
 
+NO_ROW: Final = -1
+"""Position of a rejection that names no row."""
+
 KEPT_HOURS: Final = 30 * 24
 """Lists of so many hours are kept."""
 
@@ -183,30 +186,31 @@ class LookJournal(Journal):
 
     # Checks
 
-    def rejections(self) -> list[tuple[Verdict, CommittedWork]]:
-        """Return rejections that name a row, of commitments without a case, and are not to be replayed yet."""
+    def rejections(self, seen: int) -> list[tuple[Verdict, CommittedWork]]:
+        """Return rejections of commitments without a case that are not looked into yet, and came up to a second."""
         rows = self.rows(
             """SELECT c.*, v.verdict FROM verdicts AS v JOIN commitments AS c USING (node, idx, root)
-               WHERE NOT c.cased AND NOT v.accepted AND v.position IS NOT NULL
+               WHERE NOT c.cased AND NOT v.accepted AND v.came <= ?
                AND NOT EXISTS (SELECT 1 FROM checks AS k WHERE k.kind = 'rejection' AND k.validator = v.validator
-                               AND k.node = v.node AND k.idx = v.idx AND k.root = v.root)"""
+                               AND k.node = v.node AND k.idx = v.idx AND k.root = v.root)""",
+            seen,
         )
         return [(Verdict.model_validate_json(row["verdict"]), self._work(row)) for row in rows]
 
     def refuted(self, c: CommittedWork) -> set[str]:
-        """Return the validators whose rejections of a commitment are refuted; none where a court decides."""
+        """Return the validators whose rejections of a commitment hold nothing back; none where a court decides."""
         rows = self.rows(
             """SELECT validator FROM checks JOIN commitments USING (node, idx, root)
-               WHERE node = ? AND idx = ? AND root = ? AND outcome = 'refuted' AND NOT cased""",
+               WHERE node = ? AND idx = ? AND root = ? AND outcome IN ('refuted', 'unnamed') AND NOT cased""",
             *(c.node, c.index, hex_hash(c.root)),
         )
         return {row["validator"] for row in rows}
 
     def fresh_refuted(self, oldest_step: int) -> list[CheckedRow]:
-        """Return the refuted rejections of work that can still be trained on."""
+        """Return the rejections that hold nothing back of work that can still be trained on."""
         rows = self.rows(
             """SELECT k.* FROM checks AS k JOIN commitments AS c USING (node, idx, root)
-               WHERE k.outcome = 'refuted' AND k.step >= ? AND NOT c.cased ORDER BY k.rowid""",
+               WHERE k.outcome IN ('refuted', 'unnamed') AND k.step >= ? AND NOT c.cased ORDER BY k.rowid""",
             oldest_step,
         )
         return [_checked(row) for row in rows]
@@ -272,7 +276,7 @@ class LookJournal(Journal):
         rows = self.rows(
             """SELECT k.* FROM checks AS k LEFT JOIN commitments AS c USING (node, idx, root)
                WHERE k.listed IS NULL AND ((k.kind = 'numbers' AND k.outcome IS NOT NULL AND k.hour <= ?)
-               OR (k.outcome = 'refuted' AND NOT c.cased)) ORDER BY k.rowid""",
+               OR (k.outcome IN ('refuted', 'unnamed') AND NOT c.cased)) ORDER BY k.rowid""",
             last,
         )
         return [_checked(row) for row in rows]
@@ -311,8 +315,9 @@ class LookJournal(Journal):
             for (who, node, index), why in tally.void.items():
                 self.execute("INSERT INTO void VALUES (?, ?, ?, ?)", who, node, index, why)
             for one in checks:
-                kind = "rejection" if one.outcome == "refuted" else "numbers"
-                key = one.validator, one.node, one.index, one.root, one.position, kind
+                kind = "rejection" if one.outcome == "refuted" or one.position is None else "numbers"
+                position = NO_ROW if one.position is None else one.position
+                key = one.validator, one.node, one.index, one.root, position, kind
                 self.execute(f"UPDATE checks SET listed = ? WHERE {_ABOUT}", hour, *key)
             self.execute(
                 """DELETE FROM verdicts WHERE came < ? OR EXISTS (SELECT 1 FROM commitments AS c WHERE c.hour <= ?
@@ -338,5 +343,7 @@ class LookJournal(Journal):
 
 
 def _checked(row: sqlite3.Row) -> CheckedRow:
-    fields = ("validator", "node", "root", "position", "outcome")
-    return CheckedRow(index=row["idx"], **{name: row[name] for name in fields})
+    about = {name: row[name] for name in ("validator", "node", "root")}
+    if row["position"] == NO_ROW:
+        return CheckedRow(index=row["idx"], position=None, outcome="cannot", **about)
+    return CheckedRow(index=row["idx"], position=row["position"], outcome=row["outcome"], **about)

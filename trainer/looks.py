@@ -49,7 +49,7 @@ from muster.runtime.loop import IDLE, Next
 from muster.verification.look_facts import ArrivedLook, CalledWork, judge_arrived
 from muster.verification.profiles import Profile
 from muster.verification.rules import CommittedWork
-from trainer.look_journal import Check, LookJournal
+from trainer.look_journal import NO_ROW, Check, LookJournal
 
 POLL_SECONDS: Final = 5.0
 
@@ -85,6 +85,8 @@ class LookKeeper:
     folder: Path
     """For what it keeps; that of the journal."""
     _following: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _seen: int = field(default=0, init=False)
+    """The last block whose events are in the journal."""
     _adopted: bool = field(default=False, init=False)
     _warned: bool = field(default=False, init=False)
 
@@ -120,7 +122,7 @@ class LookKeeper:
                 await self._adopt()
             self._adopted = True
         await self.follow()
-        self._replay_rejections()
+        await self._replay_rejections()
         for validator, hour in self.journal.unpicked():
             await self._pick(validator, hour)
         await self._list_due()
@@ -152,7 +154,7 @@ class LookKeeper:
                 seals = {event.at.block for event in batch if isinstance(event, HourSealed)}
                 self.journal.record(batch, await self.chain.block_times(seals))
                 await self._cursor.ack()
-                more = batch.more
+                more, self._seen = batch.more, batch.last
 
     def _checked(self, came: Sequence[tuple[Verdict, int]]) -> list[tuple[Verdict, int]]:
         """Return those that their validators signed, with addresses as the chain writes them."""
@@ -179,13 +181,15 @@ class LookKeeper:
 
     # Choosing what is checked
 
-    def _replay_rejections(self) -> None:
-        """Have rejections replayed that no court decides."""
-        self.journal.add(
-            Check(one.validator, c.node, c.index, one.root, one.position, c.hour, c.step, "rejection", REJECTION)
-            for one, c in self.journal.rejections()
-            if one.position is not None and one.position < self.terms.positions
-        )
+    async def _replay_rejections(self) -> None:
+        """Have rejections replayed that no court decides: who accuses sends its case before its rejection."""
+        seen = (await self.chain.block(self._seen)).timestamp if self._seen else 0
+        for one, c in self.journal.rejections(seen):
+            named = one.position is not None and one.position < self.terms.positions
+            row = one.position if one.position is not None and named else NO_ROW
+            self.journal.add(
+                [Check(one.validator, c.node, c.index, one.root, row, c.hour, c.step, "rejection", REJECTION)]
+            )
 
     async def _pick(self, validator: str, hour: int) -> None:
         """Choose which rows of a validator's hour are checked, once its link is shown."""

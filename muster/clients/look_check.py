@@ -17,7 +17,7 @@ from muster.contracts.runs import HourSealed, WorkCommitted
 from muster.errors import CheckError, MalformedError, MismatchError, UnreachableError
 from muster.protocol.counting import LookKey, Tally, count_hour, key_of
 from muster.protocol.looks import SETTLE_HOURS, Record
-from muster.protocol.messages import ListedLook, LookList, Verdict
+from muster.protocol.messages import CheckedRow, ListedLook, LookList, Verdict
 from muster.protocol.receipts import check_verdict
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
@@ -89,7 +89,7 @@ class LookCheck:
         seals = [one for one in await chain.all_events(HourSealed) if one.run == run and one.hour in hours]
         seconds = await chain.block_times({one.at.block for one in seals})
         links = {(one.hour, one.validator): ShownLink(one.link, seconds[one.at.block]) for one in seals}
-        refuted = {key_of(one) for found in lists.values() for one in found.checks if one.outcome == "refuted"}
+        refuted = {key_of(one) for found in lists.values() for one in found.checks if _holds_nothing(one)}
         came = await self._verdicts(hours.start)
         for c in works:
             about = came.get((c.node, c.index, "0x" + c.root.hex()))
@@ -166,7 +166,7 @@ class LookCheck:
         replayer: Replayer | None = None
         for check in found.checks:
             look = looks.get(key_of(check))
-            if check.outcome not in ("true", "false") or look is None or look.link is None:
+            if check.position is None or check.outcome not in ("true", "false") or look is None or look.link is None:
                 continue
             c, rows = look.known.work, look.rows(self.terms)
             row = (await fetch_rows(self.reader, rollouts, c, self.terms))[check.position]
@@ -211,6 +211,10 @@ def _tally_after(found: LookList, known: Tally | None = None) -> Tally:
         refuted = records[one.validator].refuted_at if one.validator in records else []
         records[one.validator] = Record(one.total, refuted, one.barred_until)
     return Tally(records, known.void if known else {})
+
+
+def _holds_nothing(one: CheckedRow) -> bool:
+    return one.outcome == "refuted" or one.position is None
 
 
 def _key(look: ArrivedLook) -> LookKey:

@@ -207,7 +207,8 @@ class CheckedRow(Message):
     node: Address
     index: UInt32
     root: Hash
-    position: UInt32
+    position: UInt32 | None
+    """None: of a rejection without a case that names no row, so that nothing of it can be checked."""
     outcome: Literal["true", "false", "cannot", "refuted"]
     """Of the numbers; "refuted": of a rejection without a case, whose row no arithmetic of the trainer rejects."""
 
@@ -300,7 +301,7 @@ class StepReport(Message):
     dropped: Many[Hash] = Field(default_factory=list)
     """Files never to be used: they, or the claim that they were accepted, are not what they must be."""
     refuted: Many[CheckedRow] = Field(default_factory=list)
-    """Rejections about fresh work that hold nothing back and take no place: the rows that they name are true."""
+    """Rejections about fresh work that hold nothing back and take no place: what they name is true, or no row."""
     finished: bool = False
     """The trainer needs no more work after this: demand ends."""
     stages: dict[str, FiniteFloat] = Field(default_factory=dict)

@@ -125,5 +125,6 @@ Why = Literal[
     "uncalled", "late", "incomplete", "unread", "unlinked", "refuted", "false", "voided", "barred", "unfunded"
 ]
 """Why a look is not counted. "late": its places were taken, or its link was out. "incomplete": without finite numbers
-for each drawn row. "unread": it replayed nothing, a static finding. "refuted": it rejects a row that the checks find
-true. "false": its numbers are not those of the rows. "unfunded": the owner's money did not reach."""
+for each drawn row. "unread": it replayed nothing, a static finding. "refuted": a rejection without a case, of no row or
+of one that the checks find true. "false": its numbers are not those of the rows. "unfunded": the owner's money did not
+reach."""

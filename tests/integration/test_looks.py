@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from muster.chain.client import Chain
 from muster.clients.look_check import LookCheck
 from muster.clients.looks import LooksReader, read_call, root_of, totals_of
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts import token, wages
+from muster.contracts.codec import Transaction
 from muster.errors import MismatchError, RefusedError
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import checked_rows, link_due_at, rows_of_look, settles_at, wage
-from muster.protocol.messages import LookList
+from muster.protocol.messages import LookList, StepReport
 from muster.verification.audit import find_commitment
 from muster.verification.look import encode_look, numbers_of
 from muster.verification.look_facts import CalledWork
@@ -84,6 +84,16 @@ class Looking(Story):
     def name_of(self, address: str) -> str:
         return next(name for name in VALIDATORS if self.run_fixture.key(name).address == address)
 
+    async def claim(self, claim: Transaction[int]) -> None:
+        """Send a claim, as a stranger."""
+        async with self.run_fixture.chain("stranger") as chain:
+            await chain.send(claim)
+
+    async def balance(self, validator: str) -> int:
+        operator = self.run_fixture.key(f"operator of {validator}").address
+        async with self.run_fixture.chain("stranger") as chain:
+            return await chain.call(token.balance_of(operator))
+
     async def seal(self, hour: int, *validators: str) -> None:
         for name in validators:
             async with self.run_fixture.chain(name) as chain:
@@ -115,10 +125,6 @@ async def conclude(keeper: LookKeeper, outcome: str = "true") -> int:
             keeper.journal.conclude(check, outcome, await keeper.search(check) if outcome == "false" else ())
             count += 1
     return count
-
-
-async def balance(chain: Chain, story: Looking, validator: str) -> int:
-    return await chain.call(token.balance_of(story.run_fixture.key(f"operator of {validator}").address))
 
 
 async def test_an_hours_looks_are_checked_listed_posted_and_claimed(looking: Looking) -> None:
@@ -171,9 +177,9 @@ async def test_an_hours_looks_are_checked_listed_posted_and_claimed(looking: Loo
         account = await reader.account(known.order[0])
         assert (account.earned, account.posted, account.paid, account.due) == (due, due, 0, due)
         assert account.claim is not None
-        before = await balance(reader.chain, looking, first)
-        await reader.chain.send(account.claim)
-        assert await balance(reader.chain, looking, first) == before + due
+        before = await looking.balance(first)
+        await looking.claim(account.claim)
+        assert await looking.balance(first) == before + due
         paid = await reader.account(known.order[0])
         assert (paid.due, paid.claim) == (0, None)
         assert (await reader.account(known.order[1])).claim is None
@@ -269,6 +275,10 @@ async def test_rejections_without_a_case_are_replayed_and_give_their_place_away(
     rejects = {"accepted": False, "reason": "sampling_mismatch", "position": 3}
     await looking.look(first, "w1", known, **rejects)
     await looking.look(second, "w1", known)
+    unnamed = await looking.called("w2", 1)
+    await looking.look(looking.name_of(unnamed.order[0]), "w2", unnamed, **{**rejects, "position": None})
+    async with looking.run_fixture.local_chain() as dev:
+        await dev.mine()
     async with looking.keeper() as keeper:
         await keeper.poll()
         [check] = keeper.journal.next_checks()
@@ -278,6 +288,21 @@ async def test_rejections_without_a_case_are_replayed_and_give_their_place_away(
         assert (refuted.validator, refuted.outcome) == (known.order[0], "refuted")
         assert keeper.journal.fresh_refuted(1) == []
         assert keeper.journal.refuted(known.work) == {known.order[0]}
+        [check] = keeper.journal.next_checks()
+        keeper.journal.conclude(check, "unnamed")
+        unlisted = [(one.outcome, one.position) for one in keeper.journal.unlisted(0)]
+        assert unlisted == [("refuted", 3), ("cannot", None)]
+        assert keeper.journal.refuted(unnamed.work) == {unnamed.order[0]}
+        held = keeper.journal.fresh_refuted(0)
+    async with looking.client("trainer") as trainer, looking.reader() as reader:
+        node = await reader.client.node(known.work.node)
+        assert node.rejected == {"sampling_mismatch": 1}
+        await trainer.post_step(StepReport(run=looking.run, step=0, metrics={}, refuted=held))
+        assert (await reader.client.node(known.work.node)).rejected == {}
+        third = known.order[2]
+        async with looking.client(looking.name_of(third)) as client:
+            asked = await client.ask_call(looking.run, known.work.node, known.work.index, known.work.root)
+        assert asked.turn_at is not None, "the place comes free"
 
 
 async def test_a_list_that_the_trainer_did_not_sign_is_refused(looking: Looking) -> None:
