@@ -11,7 +11,6 @@ from typing import Final
 
 from muster.chain.client import Chain, event_of
 from muster.clients.looks import LooksReader
-from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import HOUR_SECONDS
 from muster.contracts import wages
 from muster.contracts.wages import Claimed
@@ -19,7 +18,6 @@ from muster.errors import CheckError, RevertError, UnfundedError
 from muster.runtime import telemetry
 from muster.runtime.loop import IDLE, PollOutcome, Waiting
 from muster.runtime.units import Tokens
-from muster.settings.schema import Settings
 
 POLL_SECONDS: Final = 15.0
 """Pause between two looks at what was posted."""
@@ -30,10 +28,11 @@ log = telemetry.logger("validator")
 class WageClaimer:
     """Claims for one validator."""
 
-    def __init__(self, chain: Chain, client: OrchestratorClient, settings: Settings) -> None:
+    def __init__(self, chain: Chain, reader: LooksReader, hours: float) -> None:
+        """`hours`: between two claims; 0 claims nothing."""
         self._chain = chain
-        self._reader = LooksReader(chain, client, settings.run)
-        self._hours = settings.validator.auto_claim_hours
+        self._reader = reader
+        self._hours = hours
         self._next = 0.0
         """Monotonic second from which on the next claim is made."""
         self._posted = 0

@@ -18,6 +18,7 @@ from muster.chain.cursor import EventCursor
 from muster.chain.draw_secret import load_draw_secret
 from muster.chain.types import Block
 from muster.clients.gas_watch import read_gas
+from muster.clients.looks import LooksReader
 from muster.clients.machine_report import MachineMeter, MachineReporter
 from muster.clients.node_session import NodeSession, node_session
 from muster.constants import DRAW_CHAIN_LENGTH, HOUR_SECONDS, SAMPLE_BLOCKS
@@ -144,7 +145,8 @@ class Validator:
         juror = Juror(self.chain, self.journal, context, stagger)
         challenger = Challenger(self.chain, self.journal, context, juror, stagger)
         sealer = HourSealer(self.chain, self.journal, self.settings.run, self.link_of)
-        claimer = WageClaimer(self.chain, self.client, self.settings)
+        reader = LooksReader(self.chain, self.client, self.settings.run)
+        claimer = WageClaimer(self.chain, reader, self.settings.validator.auto_claim_hours)
         await run_together(
             PollLoop(log, "follow", poll).run(self.follow),
             PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),
