@@ -425,16 +425,16 @@ class Size:
 
     days: int = 30
     sizes: tuple[int, ...] = SIZES
-    mild: tuple[tuple[int, int], ...] = ((4, 4), (9, 4), (4, 400), (9, 400))
-    """Validators and rates at which those that save next to nothing are played, beside USUAL."""
+    mild: tuple[tuple[int, int, int], ...] = ((4, 4, 30), (9, 4, 30), (4, 400, 6), (9, 400, 6))
+    """Validators, rate and days with which those that save next to nothing are played, beside USUAL."""
     months: int = 100_000
     """Of honest validators in bfloat16."""
-    steps: int = 400
+    steps: int = 200
     """Of honest nodes' pools."""
 
 
 FULL: Final = Size()
-QUICK: Final = Size(days=4, sizes=(4, 9), mild=((4, 4),), months=10_000, steps=50)
+QUICK: Final = Size(days=4, sizes=(4, 9), mild=((4, 4, 4),), months=10_000, steps=50)
 
 
 @cache
@@ -601,7 +601,7 @@ def steps_until_accused(size: int, each: int, every: int) -> float:
         watched = Watched(seed, size, each, lambda _, step: 0.5 if step % every else 1.5)
         return next(step + 1 for step in range(3 * WINDOW) if watched.pass_step(step))
 
-    return statistics.median(steps(seed) for seed in range(5))
+    return statistics.median(steps(seed) for seed in range(3))
 
 
 def pools(steps: int) -> list[Row]:
@@ -636,7 +636,7 @@ def study(size: Size) -> list[Row]:
     one_accept = replace(TERMS, accepts_required=1)
     every = strategies()
     rows = [alone(one, n, USUAL, size.days) for n in size.sizes for one in every]
-    rows += [alone(one, n, rate, size.days) for n, rate in size.mild for one in every if one.name in MILD]
+    rows += [alone(one, n, rate, days) for n, rate, days in size.mild for one in every if one.name in MILD]
     rows += [alone(one, 4, 10, size.days) for one in every if one.name == HONEST]
     rows += [alone(one, n, USUAL, size.days, one_accept) for n in size.sizes for one in every if one.name in ONE_ACCEPT]
     rows += [found(one, n, rate, size.days) for _, one, _, _ in LAZY for n in size.sizes for rate in (4, USUAL)]
