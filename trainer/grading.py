@@ -38,6 +38,7 @@ WAITING: Final = 16
 GRADE_SECONDS: Final = 600.0
 """Longest that the rows of one file are graded. A file that takes longer is refused: it is paid, and trains nothing."""
 POLL_SECONDS: Final = 0.5
+RETRY_SECONDS: Final = 5.0
 
 log = telemetry.logger("trainer")
 
@@ -92,17 +93,17 @@ class Grader:
         return [(file, why) for file, why in done if file.ref.file_hash in names]
 
     async def run(self, step: Callable[[], int], ended: asyncio.Event) -> None:
-        """Grade what waits, and show what is due at `step`, until training has ended; then show the last master."""
+        """Grade what waits, and show what is due at `step`, until training has ended."""
         series, level = self.rules.terms.grade_series, self.rules.terms.async_level
         while not ended.is_set():
             try:
+                pause = 0.0 if await self.grade_next() else POLL_SECONDS
                 await self.show(epochs_trained(series, step(), level))
-                idle = not await self.grade_next()
             except TRANSIENT as error:
                 log.warning("cannot grade or show a master now", error=str(error), hint=error.hint)
-                idle = True
-            if idle:
-                await wait_for_event(ended, POLL_SECONDS)
+                pause = RETRY_SECONDS
+            if pause:
+                await wait_for_event(ended, pause)
 
     async def show(self, epoch: int) -> None:
         """Show the master of an epoch, and so those before it, unless it is shown. Raises as the client."""

@@ -171,6 +171,7 @@ def shown(epoch: int) -> ShownMaster:
 
 async def test_a_master_is_shown_once_no_work_of_its_epoch_can_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.grading.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("trainer.grading.RETRY_SECONDS", 0.001)
     client, ended, step = Shown(UnreachableError("no answer")), asyncio.Event(), 11
     grader = grader_of(client, THREE, **SERIES)
     running = asyncio.create_task(grader.run(lambda: step, ended))
@@ -185,6 +186,18 @@ async def test_a_master_is_shown_once_no_work_of_its_epoch_can_be_trained_on(mon
     await grader.show_all(step)
     await grader.show_all(step)
     assert client.masters == [shown(1), shown(2), shown(3)]
+
+
+async def test_grading_goes_on_while_a_master_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.grading.RETRY_SECONDS", 0.001)
+    client, ended = Shown(*[UnreachableError("no answer")] * 1_000), asyncio.Event()
+    grader = grader_of(client, async_level=0, grade_epochs=2, grade_epoch_steps=4)
+    grader.offer(ungraded())
+    running = asyncio.create_task(grader.run(lambda: 7, ended))
+    await until(lambda: grader.done, "the file is graded")
+    ended.set()
+    await running
+    assert client.masters == []
 
 
 async def test_a_run_that_ends_early_shows_the_epochs_that_have_begun() -> None:
