@@ -20,7 +20,7 @@ from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import runs
 from muster.contracts.registry import Role, Status
-from muster.errors import ChainError, CheckError, MismatchError, RefusedError, UnreachableError
+from muster.errors import ChainError, CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import AcceptedCommitment
 from muster.protocol.receipts import check_verdict
@@ -193,7 +193,10 @@ class AcceptedWork:
         if len(accepting) < required:
             raise MismatchError(f"{len(accepting)} signed that they accept it, {required} must")
         assert self.takers is not None, "it is set before the first poll"
-        accepting &= await self.takers(work)
+        try:
+            accepting &= await self.takers(work)
+        except (MalformedError, MismatchError) as error:
+            raise _UnseenError(f"who is called to it: {error}") from error
         if len(accepting) < required:
             raise _UnseenError(f"{len(accepting)} that accept it are seen to hold places of it, {required} must")
         nodes = await self.chain.nodes([work.node, *sorted(accepting)])

@@ -23,6 +23,7 @@ from muster.environments.scoring import Scorers
 from muster.errors import TRANSIENT, ConfigError, FinishedError, MismatchError, StorageError
 from muster.grading.masters import Masters
 from muster.models.files import vocabulary_of
+from muster.protocol.looks import LINK_HOURS, SETTLE_HOURS
 from muster.protocol.metric_names import HELD_OUT, REWARD, UNENDED, UNENDED_ALARM, UNENDED_HINT
 from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
@@ -259,6 +260,8 @@ class Trainer:
         await run_together(self._hand_off(learner, learner.metadata, handoff), self._score(learner, tasks, handoff))
         log.info("finished", step=learner.step)
         ended.set()
+        if self.terms.wage_bps:
+            log.info("counting looks until all are settled", hours=1 + LINK_HOURS + SETTLE_HOURS)
 
     def finished(self, metadata: CheckpointMetadata) -> bool:
         return 0 < self.options.max_steps <= metadata.updates
