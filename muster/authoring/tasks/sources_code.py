@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from muster.authoring.tasks.formats import Format, make_task, text_of
+from muster.authoring.tasks.formats import text_of
 from muster.authoring.tasks.rows import Row
 from muster.authoring.tasks.sources_synthetic import code_reference
 from muster.environments.base import ScorerCall
 from muster.environments.code import MAX_TESTS
 from muster.environments.comparing import same_value
-from muster.environments.task import Task
 from muster.errors import MalformedError
 
 RunReference = Callable[[str, str, list[list[Any]]], list[Any]]
@@ -166,26 +165,6 @@ class _Marking(ast.NodeTransformer):
             case ast.Name(id=name) if name in self._names:
                 node.keywords.append(ast.keyword("compared_", ast.Constant(self._compared)))
         return node
-
-
-def make_formats(run_reference: RunReference) -> tuple[Format, ...]:
-    """Return the formats, which run reference solutions by `run_reference`."""
-
-    def humaneval(row: Row) -> tuple[str, Task]:
-        prompt, reference = humaneval_of(row, run_reference)
-        question = f"Complete this Python function. Answer with the whole function.\n\n```python\n{prompt}\n```"
-        return "code", make_task("humaneval", question, reference, name=row["task_id"])
-
-    def mbpp(row: Row) -> tuple[str, Task]:
-        text, tests, reference = mbpp_of(row, run_reference)
-        question = f"{text}\n\nAnswer with Python code. It is tested like this:\n\n```python\n{tests[0]}\n```"
-        return "code", make_task("mbpp", question, reference, name=row["task_id"])
-
-    needed = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
-    return (
-        Format("humaneval", needed, humaneval, (), ("code",)),
-        Format("mbpp", ("task_id", "code", "test_list"), mbpp, MBPP_OPTIONAL, ("code",)),
-    )
 
 
 def humaneval_of(row: Row, run_reference: RunReference) -> tuple[str, dict[str, Any]]:

@@ -24,19 +24,16 @@ if TYPE_CHECKING:
 TokenizerOption = Annotated[Path | None, typer.Option(help="Checkpoint folder whose tokenizer counts tokens.")]
 
 REASONING_GYM: Final = "reasoning-gym"
-VERIFIERS: Final = "verifiers"
-PACKAGES: Final = (REASONING_GYM, VERIFIERS)
-"""Sources that are packages and no files."""
+"""The source that is a package and no file."""
 
 
 class ImportRequest(Request, ImportOptions):
     """The options of `muster tasks import`."""
 
     source: Annotated[str, typer.Argument()]
-    """Format: gsm8k, deepscaler, numina, synthetic, humaneval, mbpp; mapped; or reasoning-gym, verifiers."""
+    """Format: gsm8k, deepscaler, numina, synthetic; mapped; or reasoning-gym."""
     file: Annotated[Path, typer.Argument()]
-    """JSON Lines or Parquet, on this machine; of reasoning-gym its datasets, comma-separated; of verifiers a package,
-    or a folder with one."""
+    """JSON Lines or Parquet, on this machine; of reasoning-gym its datasets, comma-separated."""
     out: Annotated[Path, typer.Argument()]
     """Folder to write."""
     licence: str | None = None
@@ -52,9 +49,9 @@ class ImportRequest(Request, ImportOptions):
     name: str | None = None
     """Of mapped: what to call the source."""
     count: int | None = Field(default=None, ge=1)
-    """Of reasoning-gym, tasks of each dataset; of verifiers, its first ones."""
+    """Of reasoning-gym: tasks of each dataset."""
     setting: tuple[str, ...] = ()
-    """Of reasoning-gym and verifiers: KEY=VALUE, e.g. max_terms=4."""
+    """Of reasoning-gym: KEY=VALUE, e.g. max_terms=4."""
     tokenizer: TokenizerOption = None
 
     @model_validator(mode="after")
@@ -64,8 +61,8 @@ class ImportRequest(Request, ImportOptions):
             raise UsageError(
                 f"the columns of {self.source} are fixed", hint="--field and --name go with the source mapped"
             )
-        if self.given("count", "setting") and self.source not in PACKAGES:
-            raise UsageError(f"{self.source} is a file", hint=f"--count and --setting go with {' and '.join(PACKAGES)}")
+        if self.given("count", "setting") and self.source != REASONING_GYM:
+            raise UsageError(f"{self.source} is a file", hint=f"--count and --setting go with {REASONING_GYM}")
         if (self.max_prompt_tokens is None) != (self.tokenizer is None):
             raise UsageError("--max-prompt-tokens and --tokenizer go together", hint="give both, or neither")
         return self

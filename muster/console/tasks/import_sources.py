@@ -1,8 +1,7 @@
-"""What `muster tasks import` does: make a task set of a file, or of the packages reasoning-gym and verifiers."""
+"""What `muster tasks import` does: make a task set of a file, or of the package reasoning-gym."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,15 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from muster.authoring.tasks import from_reasoning_gym, from_verifiers
+from muster.authoring.tasks import from_reasoning_gym
 from muster.authoring.tasks.counting import token_counter
 from muster.authoring.tasks.foreign import environments_folder, exported, own_environment
 from muster.authoring.tasks.formats import Format
 from muster.authoring.tasks.importing import import_set
-from muster.authoring.tasks.sources import EXECUTING, MAPPED, ImportReport, format_of, mapped_format, require_licence
+from muster.authoring.tasks.sources import MAPPED, ImportReport, format_of, mapped_format, require_licence
 from muster.console.session import Session
 from muster.console.tasks.import_options import (
-    PACKAGES,
     REASONING_GYM,
     ImportRequest,
     environment_of,
@@ -31,8 +29,6 @@ from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import make_environment, own_manifest
 from muster.errors import UsageError
 from muster.sandbox.client import Sandbox
-from muster.sandbox.component import local_component
-from muster.sandbox.scorer import ScorerManifest
 from muster.tasksets.build import check_replaceable
 from muster.tasksets.document import TaskSource
 from muster.tasksets.taskset import TaskSet
@@ -54,9 +50,9 @@ class ImportedSource:
 
 @contextmanager
 def imported_source(request: ImportRequest, sandbox: Sandbox) -> Iterator[ImportedSource]:
-    """Yield a file, or a package's tasks, exported in a separate environment. Raises as `exported` and the rooms."""
+    """Yield a file, or reasoning-gym's tasks, exported in an environment of their own. Raises as `exported`."""
     given = [environment_of(text) for text in request.environment]
-    if request.source not in PACKAGES:
+    if request.source != REASONING_GYM:
         format_ = _format(request, given, sandbox)
         format_ = replace(format_, manifests=manifests_of(given, format_.environments))
         yield ImportedSource(format_, request.file, request.file.name)
@@ -65,16 +61,15 @@ def imported_source(request: ImportRequest, sandbox: Sandbox) -> Iterator[Import
         raise UsageError(
             f"{request.source} is scored by one environment", hint="give --environment once, or not at all"
         )
-    export = _reasoning_gym if request.source == REASONING_GYM else _verifiers
-    with export(request, given[0] if given else None) as source:
+    with _reasoning_gym(request, given[0] if given else None) as source:
         yield source
 
 
 def import_(session: Session, request: ImportRequest) -> None:
-    """Make a task set of a published data set's file, which you have downloaded yourself, or of a package's tasks.
+    """Make a task set of a published data set's file, which you have downloaded yourself, or of reasoning-gym's tasks.
 
-    Rows that cannot be tasks are counted and named, and so are duplicates and those that benchmarks hold. Packages run
-    in a virtual environment of their own, which uv makes.
+    Rows that cannot be tasks are counted and named, and so are duplicates and those that benchmarks hold.
+    reasoning-gym runs in a virtual environment of its own, which uv makes.
     """
     licence, options = require_licence(request.licence), request
     counter = None if request.tokenizer is None else token_counter(request.tokenizer)
@@ -111,7 +106,7 @@ def _tell(session: Session, request: ImportRequest, task_set: TaskSet, report: I
 def _format(request: ImportRequest, given: Sequence[EnvironmentManifest], sandbox: Sandbox) -> Format:
     """Return how the rows of a file become tasks."""
     if request.source != MAPPED:
-        return format_of(request.source, run_reference(sandbox) if request.source in EXECUTING else None)
+        return format_of(request.source)
     if len(given) != 1:
         raise UsageError("a mapped source needs one --environment", hint="for example --environment math")
     run = run_reference(sandbox) if given[0].name == Code.NAME else None
@@ -131,27 +126,4 @@ def _reasoning_gym(request: ImportRequest, given: EnvironmentManifest | None) ->
         format_ = from_reasoning_gym.format_of_datasets(names, seed, make_environment(manifest))
         said = "".join(f", {setting}" for setting in request.setting)
         origin = f"reasoning-gym {from_reasoning_gym.VERSION}: {', '.join(names)}, seed {seed}{said}"
-        yield ImportedSource(replace(format_, manifests={manifest.name: manifest}), rows, origin[:2000])
-
-
-@contextmanager
-def _verifiers(request: ImportRequest, given: EnvironmentManifest | None) -> Iterator[ImportedSource]:
-    # 1. Export.
-    requirement, name = from_verifiers.requirement_of(str(request.file))
-    python = own_environment((from_verifiers.REQUIREMENT, requirement), environments_folder())
-    order = {"taskset": name, "count": request.count, "config": from_reasoning_gym.read_settings(request.setting)}
-    with exported(python, from_verifiers.PROGRAM, order) as (about, rows):
-        # 2. What scores follows from the reward; only the form of the thinking is the owner's choice.
-        taskset = from_verifiers.read_about(about)
-        mapped = from_verifiers.map_rewards(taskset)
-        if given is not None and given.name != mapped.known.environment:
-            raise UsageError(f"its reward is that of {mapped.known.environment}, not of {given.name}")
-        thinking = {"thinking": given.options["thinking"]} if given is not None else {}
-        manifest = own_manifest(mapped.known.environment, {**mapped.known.options, **thinking})
-        if taskset.tools:
-            sandbox = ScorerManifest(local_component().hash, "code")
-            manifest = replace(manifest, turns=from_verifiers.turns_of(taskset, sandbox))
-        label = re.sub(r"[^a-z0-9._-]", "-", name.lower())[:64]
-        format_ = from_verifiers.format_of_taskset(label, mapped, make_environment(manifest))
-        origin = f"{request.file.name} through verifiers {from_verifiers.VERSION}"
         yield ImportedSource(replace(format_, manifests={manifest.name: manifest}), rows, origin[:2000])

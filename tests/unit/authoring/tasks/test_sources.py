@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,21 @@ from muster.authoring.tasks.sources import (
     EXAMPLES,
     ImportReport,
     format_of,
-    formats_of,
     import_tasks,
     mapped_format,
     require_licence,
 )
-from muster.authoring.tasks.sources_code import UNRUNNABLE, RecordedCall, RunReference, recorded_calls, run_in_sandbox
+from muster.authoring.tasks.sources_code import (
+    UNRUNNABLE,
+    RecordedCall,
+    RunReference,
+    humaneval_of,
+    mbpp_of,
+    recorded_calls,
+    run_in_sandbox,
+)
 from muster.environments.registry import default_manifest, make_environment
-from muster.environments.task import Task
+from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError, UsageError
 from muster.sandbox.client import Sandbox
 from muster.sandbox.component import local_component
@@ -39,9 +47,19 @@ def write_lines(path: Path, some: Iterable[object]) -> Path:
     return path
 
 
-def take(name: str, path: Path, **options: Any) -> tuple[list[tuple[str, Task]], ImportReport]:
+def take(name: str, path: Path) -> tuple[list[tuple[str, Task]], ImportReport]:
     report = ImportReport()
-    return [*import_tasks(format_of(name, **options), path, report)], report
+    return [*import_tasks(format_of(name), path, report)], report
+
+
+def reasons(convert: Callable[[dict[str, Any], RunReference], object], bad: Any, run: RunReference) -> Counter[str]:
+    """Return why rows are refused, each counted."""
+    found = Counter[str]()
+    for row in bad:
+        with pytest.raises(MalformedError) as refusal:
+            convert(row, run)
+        found[str(refusal.value)] += 1
+    return found
 
 
 # --- Formats
@@ -150,24 +168,20 @@ def humaneval(test: str, body: str = BODY) -> dict[str, Any]:
     }
 
 
-def test_humaneval_tests_become_what_goes_in_and_comes_out(tmp_path: Path, run: RunReference) -> None:
+def test_humaneval_tests_become_what_goes_in_and_comes_out(run: RunReference) -> None:
     test = (
         "METADATA = {}\ndef check(candidate):\n    assert candidate(3) == 6\n    assert candidate(3) == 6, 'again'\n"
         "    for n in range(2):\n        assert candidate(n) == fact(n)\n    assert abs(candidate(True) - 1.0) < 1e-6\n"
     )
-    path = write_lines(
-        tmp_path / "h",
-        [
-            humaneval(test),
-            humaneval(test, "    return 6\n"),
-            humaneval("(" * 5000),
-            humaneval("def check(candidate):\n    pass\n"),
-            humaneval("def check(candidate):\n    while True: pass\n"),
-        ],
-    )
-    ((environment, task),), report = take("humaneval", path, run_reference=run)
-    assert (environment, task.id) == ("code", "humaneval/HumanEval/0")
-    assert task.reference == {
+    bad = [
+        humaneval(test, "    return 6\n"),
+        humaneval("(" * 5000),
+        humaneval("def check(candidate):\n    pass\n"),
+        humaneval("def check(candidate):\n    while True: pass\n"),
+    ]
+    prompt, reference = humaneval_of(humaneval(test), run)
+    assert prompt == FACTORIAL
+    assert reference == {
         "kind": "function",
         "entry": "fact",
         "setup": FACTORIAL,
@@ -179,8 +193,8 @@ def test_humaneval_tests_become_what_goes_in_and_comes_out(tmp_path: Path, run: 
         ],
         "solution": FACTORIAL + BODY,
     }
-    make_environment(default_manifest("code", local_component().hash)).check(task)
-    assert dict(report.left_out) == {
+    make_environment(default_manifest("code", local_component().hash)).check(Task("x", (), reference))
+    assert reasons(humaneval_of, bad, run) == {
         "the reference solution fails: AssertionError": 1,
         "code that does not parse": 1,
         "its tests never call it": 1,
@@ -222,7 +236,7 @@ def check(given):
     ]
 
 
-def test_the_order_of_a_mapping_given_to_a_function_stays(tmp_path: Path, run: RunReference) -> None:
+def test_the_order_of_a_mapping_given_to_a_function_stays(run: RunReference) -> None:
     row = {
         "task_id": 1,
         "prompt": "def first(m):\n",
@@ -230,14 +244,14 @@ def test_the_order_of_a_mapping_given_to_a_function_stays(tmp_path: Path, run: R
         "test": "assert first({'b': {'d': 1, 'c': 2}, 'a': 2}) == 'b'\nassert first({'a': 1, 'b': 2}) == 'a'",
         "entry_point": "first",
     }
-    ((_, task),), _ = take("humaneval", write_lines(tmp_path / "m", [row]), run_reference=run)
+    task = Task("x", (ChatMessage("user", "?"),), humaneval_of(row, run)[1])
     assert [test["input"] for test in Task.from_line(task.to_line()).reference["tests"]] == [
         [{"$dict": [["b", {"$dict": [["d", 1], ["c", 2]]}], ["a", 2]]}],
         [{"a": 1, "b": 2}],
     ]
 
 
-def test_mbpp_tests_are_what_an_answer_computes_and_what_is_expected(tmp_path: Path, run: RunReference) -> None:
+def test_mbpp_tests_are_what_an_answer_computes_and_what_is_expected(run: RunReference) -> None:
     mbpp = {
         "task_id": 11,
         "text": "Factorial.",
@@ -252,15 +266,13 @@ def test_mbpp_tests_are_what_an_answer_computes_and_what_is_expected(tmp_path: P
         {"test_setup_code": "import nothing"},
         {"text": ""},
     ]
-    path = write_lines(tmp_path / "m", [mbpp, *(mbpp | one for one in bad)])
-    ((environment, task),), report = take("mbpp", path, run_reference=run)
-    assert (environment, task.id) == ("code", "mbpp/11")
-    assert task.text.endswith("```python\nassert fact(2) == 2\n```")
-    assert [test["input"] for test in task.reference["tests"]] == [[0], [1]]
-    assert [test["output"] for test in task.reference["tests"]] == [2, {"$set": [1, 6]}]
-    assert "6, 1" not in task.reference["setup"]
-    make_environment(default_manifest("code", local_component().hash)).check(task)
-    assert dict(report.left_out) == {
+    question, tests, reference = mbpp_of(mbpp, run)
+    assert (question, tests) == ("Factorial.", mbpp["test_list"])
+    assert [test["input"] for test in reference["tests"]] == [[0], [1]]
+    assert [test["output"] for test in reference["tests"]] == [2, {"$set": [1, 6]}]
+    assert "6, 1" not in reference["setup"]
+    make_environment(default_manifest("code", local_component().hash)).check(Task("x", (), reference))
+    assert reasons(mbpp_of, [mbpp | one for one in bad], run) == {
         "the reference solution fails: NameError": 1,
         "the reference solution fails its test": 1,
         "a test is not one assertion that two values are equal": 1,
@@ -285,11 +297,7 @@ def test_every_row_whose_reference_the_sandbox_cannot_run_is_named(tmp_path: Pat
     assert report.examples == [(number, UNRUNNABLE) for number in (1, 3, 4, 5, 6)]
 
 
-def test_sources_that_run_code_are_refused_without_a_sandbox(run: RunReference) -> None:
-    for name in ("humaneval", "mbpp"):
-        with pytest.raises(ConfigError, match="running its reference solutions"):
-            format_of(name)
-    assert {"humaneval", "mbpp"} <= set(formats_of(run))
+def test_a_source_that_is_not_known_is_refused() -> None:
     with pytest.raises(UsageError, match="no source 'poetry'"):
         format_of("poetry")
 
