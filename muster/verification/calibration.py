@@ -283,9 +283,12 @@ def _look_differences(cells: Sequence[MeasuredCell]) -> list[dict[str, float]]:
             continue
         # Claims do not change with the machine that replays them.
         key = cell.model, *(row.claimed.tobytes() for row in cell.rows)
-        apart = np.abs(cell.looks - first[key]) if key in first else None
-        first.setdefault(key, cell.looks)
-        found.append({} if apart is None else dict(zip(LookLimits.model_fields, apart.max(axis=(0, 2)), strict=True)))
+        if key not in first:
+            first[key] = cell.looks
+            found.append({})
+            continue
+        most = np.abs(cell.looks - first[key]).max(axis=(0, 2)).tolist()
+        found.append({name: _finite(value) for name, value in zip(LookLimits.model_fields, most, strict=True)})
     return found
 
 
@@ -297,7 +300,7 @@ def _look_limits(differences: Sequence[Mapping[str, float]], profile: Profile) -
     found = {}
     for name, own in profile.look.model_dump().items():
         values = [one[name] for one in differences if one]
-        wanted = LOOK_MARGIN[profile.dtype] * max(map(_finite, values)) if values else own
+        wanted = LOOK_MARGIN[profile.dtype] * max(values) if values else own
         found[name] = min(MOST * own, _rounded_up(max(LEAST_LOOK_SHARE * own, wanted)))
     return LookLimits(**found)
 
@@ -323,7 +326,7 @@ def _cell_report(
         worst={name: max(_finite(getattr(row, name)) for row in rows) for name in STATISTICS},
         units={name: _finite(float(np.mean([unit[name] for unit in units]))) for name in UNIT_STATISTICS if units},
         leaning=max(_leaning(units, profile).values()),
-        looks={name: _finite(float(value)) for name, value in looks.items()},
+        looks=dict(looks),
     )
 
 

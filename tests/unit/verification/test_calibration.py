@@ -232,6 +232,49 @@ def test_a_row_limit_is_twice_the_worst_honest_row_between_half_the_profiles_and
     assert found.rows["gap_worst"] == CPU_FP32.gap_worst.reject, "never wider than the profile's"
 
 
+def with_looks(states: float, leads: float, name: str = "many at once") -> MeasuredCell:
+    """Return a cell of the same rows each time, of which one's numbers are these."""
+    looks = np.zeros((20, 2, 4), dtype=np.float32)
+    looks[7, :, 2] = states, -leads
+    return replace(cell([EXACT] * 20, name), looks=looks)
+
+
+@pytest.mark.parametrize(
+    ("profile", "states", "leads", "expected"),
+    [
+        (CPU_FP32, 3e-6, 2.5e-5, (6e-6, 5e-5)),
+        (BF16, 0.03, 0.2, (0.075, 0.5)),
+        (CPU_FP32, 0.0, 1.0, (1.75e-6, 3.36e-4)),
+        (BF16, math.nan, 0.2, (0.44, 0.5)),
+    ],
+)
+def test_limits_of_looks_are_from_what_machines_differ_by_on_the_same_rows(
+    profile: Profile, states: float, leads: float, expected: tuple[float, float]
+) -> None:
+    """Twice as much, in bfloat16 two and a half times; from an eighth of the profile's own limits to four times."""
+    other = replace(cell([errors(error=0.01)] * 20, "other rows"), looks=np.ones((20, 2, 4), dtype=np.float32))
+    found = derived(
+        with_looks(0, 0), with_looks(states, leads, "split sums"), with_looks(0, 0, "AVX2"), other, profile=profile
+    )
+    assert (found.look.states, found.look.leads) == pytest.approx(expected, rel=1e-3)
+    assert [bool(one.looks) for one in found.cells] == [False, True, True, False]
+    assert found.cells[1].looks["leads"] == pytest.approx(leads)
+    assert found.to_profile().look == found.look
+    check_calibration(found, MODEL, MICRO)
+
+
+def test_without_rows_that_were_measured_twice_the_profile_s_limits_of_looks_hold() -> None:
+    assert derived(cell([EXACT] * 20)).look == CPU_FP32.look
+    assert derived(with_looks(1, 1)).look == CPU_FP32.look
+
+
+@pytest.mark.parametrize("share", [0.12, 4.1])
+def test_limits_of_looks_have_bounds(sample: Calibration, share: float) -> None:
+    look = CPU_FP32.look.model_copy(update={"leads": share * CPU_FP32.look.leads})
+    with pytest.raises(MalformedError, match=r"look limit leads is .*; 1\.05e-05 to 0\.000336 are taken"):
+        check_calibration(sample.model_copy(update={"look": look}), MODEL, MICRO)
+
+
 def gap_of(size: float) -> TokenErrors:
     """Return a row of which one token has this gap, in expected errors."""
     gaps = EXACT.gaps.copy()
