@@ -42,7 +42,7 @@ def seen(positions: int, false: int, *, shared: int, own: int, looks: int, per_r
     `detection`. A shared row counts once: who replays it again sees the same.
     """
     unseen = 0.0
-    for some in range(min(false, shared) + 1):
+    for some in range(max(0, shared - positions + false), min(false, shared) + 1):
         drawn = math.comb(false, some) * math.comb(positions - false, shared - some) / math.comb(positions, shared)
         alone = 1 - detection(positions - shared, false - some, own, per_row)
         unseen += drawn * (1 - per_row) ** some * alone**looks

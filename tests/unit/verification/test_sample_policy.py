@@ -103,6 +103,8 @@ def test_the_command_says_what_is_seen_now_and_was_before(
     monkeypatch.chdir(tmp_path)
     lines = printed(capsys, monkeypatch).splitlines()
     assert [line.split() for line in lines] == [
-        ["false_rows", "one_look", "all_looks", "in_a_day", "before"],
-        ["1", "9.38%", "15.22%", "98.10%", "47.12%"],
+        ["false", "rows", "one", "look", "all", "looks", "in", "a", "day", "before"],
+        ["1", "9.38%", "15.22%", "98.10%", "47.11%"],
+        ["6", "45.29%", "63.65%", "100.00%", "97.99%"],
+        ["13", "73.99%", "88.60%", "100.00%", "99.98%"],
     ]
