@@ -19,10 +19,6 @@ from muster.verification.rules import CommittedWork
 
 POOL_SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS steps ON commitments (node, step) WHERE live = 1",
-    """CREATE TABLE IF NOT EXISTS pool_rows (
-        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL,
-        PRIMARY KEY (node, idx, root)
-    )""",
     # block: that of the commitment which ends the unit.
     """CREATE TABLE IF NOT EXISTS pool_units (
         node TEXT NOT NULL, step INTEGER NOT NULL, block INTEGER NOT NULL, document TEXT NOT NULL,
@@ -54,17 +50,14 @@ class PoolJournal:
     def keep(self, c: CommittedWork, rows: Sequence[PooledRow]) -> None:
         """Keep the rows of a commitment that all validators re-run."""
         self._journal.execute(
-            "INSERT OR REPLACE INTO pool_rows VALUES (?, ?, ?, ?)", c.node, c.index, c.root, rows_to_json(rows)
+            "UPDATE commitments SET pooled = ? WHERE node = ? AND idx = ? AND root = ?",
+            *(rows_to_json(rows), c.node, c.index, c.root),
         )
 
     def rewind(self, block: int) -> None:
         """Forget what follows from the hash of a later block than this one."""
         drawn = block - SAMPLE_BLOCKS
-        self._journal.execute(
-            """DELETE FROM pool_rows WHERE (node, idx, root) IN
-               (SELECT node, idx, root FROM commitments WHERE block > ?)""",
-            drawn,
-        )
+        self._journal.execute("UPDATE commitments SET pooled = NULL WHERE block > ?", drawn)
         self._journal.execute("DELETE FROM pool_units WHERE block > ?", drawn)
 
     def steps_around(self, c: CommittedWork) -> list[StepWork]:
@@ -107,13 +100,13 @@ class PoolJournal:
     def rows_by_step(self, node: str, first: int, last: int) -> dict[int, list[PooledRow]]:
         """Return what was kept of a node's work from one step to another, by step, in the order of commitments."""
         rows = self._journal.rows(
-            """SELECT c.step, p.document FROM pool_rows p JOIN commitments c USING (node, idx, root)
-               WHERE node = ? AND c.live = 1 AND c.step BETWEEN ? AND ? ORDER BY idx""",
+            """SELECT step, pooled FROM commitments
+               WHERE node = ? AND live = 1 AND pooled IS NOT NULL AND step BETWEEN ? AND ? ORDER BY idx""",
             *(node, first, last),
         )
         found: dict[int, list[PooledRow]] = {}
         for row in rows:
-            found.setdefault(row["step"], []).extend(rows_from_json(row["document"]))
+            found.setdefault(row["step"], []).extend(rows_from_json(row["pooled"]))
         return found
 
     def unit(self, work: StepWork) -> Unit | None:
