@@ -193,6 +193,7 @@ cases: Final = _table(
     Column("reveal_ends", BigInteger, nullable=False),
     Index("cases_by_commitment", "node", "index"),
     Index("cases_by_challenger", "challenger"),
+    Index("cases_by_evidence", "evidence"),
     Index("cases_by_end", "commit_ends"),
 )
 """Juried cases; `opened_in` and `resolved_in` are transactions, `commit_ends` and `reveal_ends` the chain's seconds."""

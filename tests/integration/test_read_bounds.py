@@ -30,7 +30,7 @@ STATEMENTS = 60
 """Of one answer."""
 HUNDREDS, OF_A_NODE = 1_500, 4
 """Steps of SQLite's machine for one answer, in hundreds, and besides for each node of the run."""
-MEMBERS = ("meta", "nodes", "node_names", "machines", "tallies", "counts", "credit_tallies", "court_tallies", "served")
+MEMBERS = ("meta", "nodes", "node_names", "machines", "tallies", "counts", "credit_tallies", "served")
 MEMBERS += ("environments",)
 """Tables that do not grow with a run's history."""
 PARTIAL = [
@@ -71,6 +71,7 @@ def paths_of(big: BigRun, app: FastAPI) -> list[str]:
         "day": ["2026-01-01"],
         "metric": ["reward"],
         "epoch": [1],
+        "hour": [1],
         "metric:path": ["reward"],
         "version": ["1"],
         "path:path": ["page.css"],
