@@ -133,11 +133,11 @@ class LookKeeper:
         return IDLE
 
     async def is_settled(self) -> bool:
-        """Return whether all work that was committed is in lists, and all that they count is posted."""
+        """Return whether all work that was committed is in lists, and what they count is posted, or cannot be."""
         if not self.terms.wage_bps:
             return True
         await self.follow()
-        return self.journal.first_open is None and not self.journal.unsent() and not await self._owed()
+        return self.journal.first_open is None and not self.journal.unsent() and not await self._to_post()
 
     async def follow(self) -> None:
         """Take in new verdicts, then what the chain has: a link that is shown comes after the verdicts of its hour."""
@@ -299,26 +299,20 @@ class LookKeeper:
 
     # Posting
 
-    async def _owed(self) -> int:
-        """Return what is counted and not posted, in token wei."""
-        pot = await self.chain.call(wages.pot(self.run))
-        return self.journal.tally().total - pot.posted
+    async def _to_post(self) -> Tally | None:
+        """Return what the lists say, if they count more than was posted, and it is funded."""
+        tally, pot = self.journal.tally(), await self.chain.call(wages.pot(self.run))
+        if tally.total > pot.funded and not self._warned:  # it was taken back after it was counted: its notice is a day
+            log.warning("wages cannot be posted: less is funded than is counted", funded=pot.funded)
+        self._warned = tally.total > pot.funded
+        return tally if pot.posted < tally.total <= pot.funded else None
 
     async def _post(self) -> None:
         """Post what the lists sum to, if it is more than was posted."""
-        tally = self.journal.tally()
-        pot = await self.chain.call(wages.pot(self.run))
-        if tally.total <= pot.posted:
-            return
-        if tally.total > pot.funded:  # it was taken back after it was counted: its notice is a day
-            if not self._warned:
-                log.warning("wages cannot be posted: less is funded than is counted", funded=pot.funded)
-            self._warned = True
-            return
-        totals = {one.validator: one.total for one in _totals(tally)}
-        mined = await self.chain.send(wages.post(self.run, root_of(self.run, totals), tally.total))
-        self._warned = False
-        log.info("posted wages", sum=tally.total, tx=mined.hash)
+        if (tally := await self._to_post()) is not None:
+            totals = {one.validator: one.total for one in _totals(tally)}
+            mined = await self.chain.send(wages.post(self.run, root_of(self.run, totals), tally.total))
+            log.info("posted wages", sum=tally.total, tx=mined.hash)
 
 
 def _check_of(look: ArrivedLook, position: int, rank: int) -> Check:
