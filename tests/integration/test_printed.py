@@ -16,6 +16,7 @@ from testbed import page_checks
 from testbed.browser import find_browser, open_browser, visiting
 from testbed.paths import ROOT
 from testbed.printed import Reader, Typed, conviction, lines_of, type_as_visitor, unpacked_wheel
+from testbed.processes import Process
 from testbed.runs.swarms import LiveSwarm, live_swarm
 from testbed.waiting import wait_until
 
@@ -57,17 +58,15 @@ def test_a_volunteer_types_what_join_and_keep_it_running_show(swarm: LiveSwarm, 
     join, keep = "docs/use/join.md", "docs/use/keep-it-running.md"
     lines = lines_of(join)
     joined, leaving = lines.index("muster up URL") + 1, lines.index("muster worker retire --operator operator")
-    try:
-        typed = reader.follow(join, lines[:joined])
-        assert not untrue(typed)
-        (config,) = reader.home.glob(".muster/nodes/*/muster.toml")
-        reader.values = {**reader.values, "config": config}
+    typed = reader.follow(join, lines[:joined])
+    assert not untrue(typed)
+    (config,) = reader.home.glob(".muster/nodes/*/muster.toml")
+    reader.values = {**reader.values, "config": config}
+    with Process([reader.program, "up"], tmp_path / "up.log", folder=reader.home, environment=reader.environment):
         wait_until(lambda: reader.type("muster worker why 0").is_true, "its first commitment", CONVICTION_SECONDS)
         typed += reader.follow(join, lines[joined:leaving])
         typed += reader.follow(keep)
         typed += reader.follow(join, lines[leaving:])
-    finally:
-        reader.type("muster service uninstall")
     assert not untrue(typed)
     assert len(typed) >= 18
 
@@ -91,9 +90,6 @@ async def _take_picture(swarm: LiveSwarm) -> None:
 
 def test_a_validator_types_what_its_page_shows(swarm: LiveSwarm, package: Path, tmp_path: Path) -> None:
     reader = Reader(tmp_path / "validator", package, conviction(swarm))
-    try:
-        typed = reader.follow("docs/use/validate.md")
-    finally:
-        reader.type("muster service uninstall")  # unless it has ended, since it retired
+    typed = reader.follow("docs/use/validate.md")
     assert not untrue(typed)
     assert len(typed) >= 8

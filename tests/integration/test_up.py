@@ -35,7 +35,7 @@ from muster.contracts.token import FaucetUsed
 from muster.errors import UnfundedError
 from muster.protocol.hashes import hex_hash
 from muster.protocol.terms_file import ZERO_ADDRESS
-from muster.runtime.journal import FolderLock, lock_holder
+from muster.runtime.journal import FolderLock
 from testbed.chain.anvil import Anvil
 from testbed.chain.contracts import deploy_on
 from testbed.runs.newcomer import Newcomer, events_of, on_chain
@@ -278,21 +278,6 @@ def test_up_only_watches_running_node(world: World, newcomer: Newcomer) -> None:
         last = next(place for place, line in enumerate(lines) if "commitments: " in line)
         assert (status, lines[last].partition(": ")[2]) == (130, "0 accepted, 0 pending, 0 rejected")
         assert sentence in lines[:last]
-
-
-def test_up_runs_in_background_without_service_manager(world: World, newcomer: Newcomer) -> None:
-    words = ("up", world.orchestrator.url, "--yes", "--password-file", newcomer.password, "--detach")
-    status, said = newcomer.process(*words, PATH="").spawn().end()
-    assert (status, "no service manager of this user answers here" in said) == (0, True), said
-    place = newcomer.nodes / "run-1-worker"
-    process = lock_holder(place)
-    assert f"it runs as process {process} until this machine ends" in said
-    operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
-    assert len(events_of(world, Registered, operator=operator)) == 1
-    assert newcomer.json("service", "uninstall", "--yes") == {"process": process, "stopped": True}
-    assert lock_holder(place) is None
-    refused = newcomer.json("service", "uninstall", "--yes", status=78)
-    assert refused["error"].endswith("muster-run-1-worker.service, and no process")
 
 
 def test_a_key_that_is_gone_is_not_replaced(world: World, newcomer: Newcomer) -> None:

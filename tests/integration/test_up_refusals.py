@@ -82,7 +82,6 @@ def test_a_server_must_say_yes_and_have_a_password_file(world: World, newcomer: 
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--detach", "--no-start"], "--detach starts a service, and --no-start nothing"),
         ([], "--json prints one document, and a node runs until Ctrl-C"),
         (["--no-start", "--name", "a", "--folder", "b"], "--name and --folder both say where the node is"),
         (["--no-start", "--name", ".x"], "no folder of a node is called '.x'"),

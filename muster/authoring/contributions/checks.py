@@ -221,23 +221,6 @@ def _completions(environment: Authored, tasks: Sequence[Task], i: int) -> Iterat
         yield label, completion_of(text, thinking)
 
 
-# --- What the model says
-
-
-def pass_rates(tasks: Sequence[Task], right: Sequence[int], samples: int) -> CheckResult:
-    """Return how often a model is right: `right[i]` of `samples` answers. A model learns from tasks in between."""
-    mixed = sum(0 < count < samples for count in right)
-    rate = sum(right) / (samples * max(1, len(right)))
-    about = f"{mixed} of {len(tasks)} tasks are solved sometimes, by {samples} answers each"
-    result = CheckResult("pass rates", about, figures={"rate": round(rate, 4), "mixed": mixed})
-    result.figures["right"] = {task.id: count for task, count in zip(tasks, right, strict=True)}
-    if not mixed:
-        always = sum(count == samples for count in right)
-        fault = f"the model always solves {always} of {len(tasks)} tasks, and the others never"
-        result.blame("", fault, "make tasks that are easier or harder for it")
-    return result
-
-
 # --- What the tasks are
 
 

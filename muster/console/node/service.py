@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +19,8 @@ from muster.console.command import command
 from muster.console.money.wallet import address_of
 from muster.console.node import nodes
 from muster.console.session import Session
-from muster.errors import CheckError, ConfigError, MusterError, UnreachableError, UsageError
+from muster.errors import ConfigError, MusterError, UnreachableError, UsageError
 from muster.runtime.files import write_atomically
-from muster.runtime.journal import lock_holder
 from muster.runtime.secret_files import read_secret
 from muster.swarm.launch import ROLES
 
@@ -48,9 +44,6 @@ LINGER_HINT: Final = (
     "to keep it running after you log out, and from boot on: loginctl enable-linger\n  log: muster logs --follow"
 )
 
-END_SECONDS: Final = 120.0
-"""Longest wait for a process in the background to deliver what it has begun."""
-STOP_POLL: Final = 0.2
 COMMAND_SECONDS: Final = 60.0
 """Longest wait for systemctl."""
 
@@ -70,64 +63,48 @@ class SystemctlError(UnreachableError):
 @command(app, "install", spends=True, of_node=True)
 async def install(session: Session, role: RoleOption = None, name: NameOption = None) -> None:
     """Write a systemd user unit for the node of the settings file, and start it. --dry-run prints the unit."""
-    _check_path(config_of(session))
-    installed = await install_unit(session, role or await registered_role(session), name)
-    session.result(installed, str(installed["text"]).rstrip("\n") if session.options.dry_run else None)
-
-
-async def install_unit(session: Session, role: ServiceRole, name: str | None = None) -> dict[str, Any]:
-    """Write a unit for the node of the settings file and start it, or only make its text; return what was done."""
     config = config_of(session)
+    _check_path(config)
+    role = role or await registered_role(session)
     if role != KEYLESS:
         check_unattended(session)
     unit = unit_name(name or session.settings.name or role)
     text = unit_text(role, unit, config, Path(sys.executable), run=session.settings.run)
     path = unit_folder() / unit
     if session.options.dry_run:
-        return {"dry_run": True, "unit": unit, "path": path, "text": text}
+        session.result({"dry_run": True, "unit": unit, "path": path, "text": text}, text.rstrip("\n"))
+        return
     check_ours(path, text)
+    _systemctl_path()
     for source in sorted({one for one in session.loaded.sources.values() if one.startswith("MUSTER_")}):
         session.note(f"warning: {source} is set in this shell only: the service will not see it. Put it into {config}")
     write_atomically(path, text)
     session.note(f"wrote {path}")
-    started = manage(session, [["daemon-reload"], ["enable", "--now", unit]])
+    _systemctl("daemon-reload")
+    _systemctl("enable", "--now", unit)
     session.note(LINGER_HINT)
-    return {"unit": unit, "role": role, "path": path, "config": config, "started": started}
+    session.result({"unit": unit, "role": role, "path": path, "config": config})
 
 
 @command(app, "uninstall", spends=True, of_node=True)
-async def uninstall(session: Session, name: NameOption = None) -> None:
-    """Stop the service of the settings file and remove its unit, or end its process in the background. Files stay."""
+def uninstall(session: Session, name: NameOption = None) -> None:
+    """Stop the service of the settings file and remove its unit. Files stay."""
     unit, path = _unit_of(session, name)
-    process = lock_holder(config_of(session).parent)
-    if not path.exists() and process is None:
-        raise ConfigError(f"no unit at {path}, and no process", hint="muster service install")
+    if not path.exists():
+        raise ConfigError(f"no unit at {path}", hint="muster service install")
     if session.options.dry_run:
         session.result({"dry_run": True, "unit": unit, "path": path}, f"would stop {unit} and remove {path}")
         return
-    if not path.exists() and process is not None:
-        await end_process(process, config_of(session).parent)
-        session.result({"process": process, "stopped": True})
-        return
-    stopped = False
+    stopped = True
     try:
-        stopped = manage(session, [["disable", "--now", unit]])
+        _systemctl("disable", "--now", unit)
     except SystemctlError as error:
+        stopped = False
         session.note(f"it may still run: {error}\n  next: {error.hint}")
     path.unlink()
     with suppress(SystemctlError):
-        manage(session, [["daemon-reload"]])
+        _systemctl("daemon-reload")
     session.result({"unit": unit, "path": path, "stopped": stopped})
-
-
-async def end_process(process: int, folder: Path) -> None:
-    """Ask `muster up` of a node's folder to end, and wait for it. Raises CheckError where it does not."""
-    os.kill(process, signal.SIGTERM)
-    deadline = time.monotonic() + END_SECONDS
-    while lock_holder(folder) == process:
-        if time.monotonic() > deadline:
-            raise CheckError(f"process {process} does not end", hint=f"kill -9 {process}")
-        await asyncio.sleep(STOP_POLL)
 
 
 @command(app, "status", of_node=True)
@@ -281,34 +258,18 @@ def _check_path(path: Path) -> None:
 # systemd
 
 
-def has_manager() -> bool:
-    """Return whether this user's service manager answers: in containers, and after su, there is none."""
+def _systemctl_path() -> str:
+    """Return the program. Raises SystemctlError where there is none."""
     program = shutil.which("systemctl")
     if program is None:
-        return False
-    try:
-        _systemctl(program, ["show-environment"])
-    except SystemctlError:
-        return False
-    return True
+        hint = "let this system's own supervisor run it: muster worker run, for example"
+        raise SystemctlError("there is no systemd here, which keeps a service running", hint=hint)
+    return program
 
 
-def manage(session: Session, commands: Sequence[Sequence[str]]) -> bool:
-    """Let the user's service manager run commands; where there is none, say what to type. Return whether they ran.
-
-    Raises SystemctlError.
-    """
-    program = shutil.which("systemctl")
-    if program is None:
-        typed = "\n".join(f"  {shlex.join(['systemctl', '--user', *one])}" for one in commands)
-        session.note(f"systemctl is not here; where it is, type:\n{typed}")
-        return False
-    for one in commands:
-        _systemctl(program, one)
-    return True
-
-
-def _systemctl(program: str, words: Sequence[str]) -> str:
+def _systemctl(*words: str) -> str:
+    """Let the user's service manager do something; return what it prints. Raises SystemctlError."""
+    program = _systemctl_path()
     shown = shlex.join(["systemctl", "--user", *words])
     hint = f"log in as this user directly, not by su or sudo, and type: {shown}"
     try:
@@ -329,11 +290,8 @@ def _systemctl(program: str, words: Sequence[str]) -> str:
 
 def _properties(session: Session, unit: str, names: Sequence[str]) -> dict[str, str] | None:
     """Return what systemd knows of a unit; None, with a note, where it cannot be asked."""
-    program = shutil.which("systemctl")
     try:
-        if program is None:
-            raise SystemctlError("systemctl is not here")
-        shown = _systemctl(program, ["show", *(f"--property={name}" for name in names), unit])
+        shown = _systemctl("show", *(f"--property={name}" for name in names), unit)
     except SystemctlError as error:
         session.note(f"its state is not known: {error}")
         return None

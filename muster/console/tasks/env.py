@@ -157,7 +157,7 @@ async def admit(
 ) -> None:
     """Admit an environment to your run: signed by the run's owner, after checking it here.
 
-    Tokens, pass rates and benchmarks are checked by muster env check. To train on it, mix it into the task set of your
+    Tokens and benchmarks are checked by muster env check. To train on it, mix it into the task set of your
     next run: muster tasks mix.
     """
     await _decide(session, environment, url, run, admitted=True)
@@ -173,24 +173,6 @@ async def refuse(
 ) -> None:
     """Refuse an environment, or take an admission back: signed by the run's owner."""
     await _decide(session, environment, url, run, admitted=False, reason=reason)
-
-
-@command(app, "unpack")
-def unpack(
-    session: Session,
-    file: FileArgument,
-    out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    held_out: Annotated[int, typer.Option("--held-out", min=0, help="Tasks kept for measuring.")] = 0,
-    seed: Annotated[int, typer.Option(help="Decides which tasks are held out.")] = 0,
-) -> None:
-    """Make a task set of a pack, its author in every task, scored by this machine's component."""
-    from muster.authoring.contributions.unpack import unpack
-    from muster.sandbox.component import local_component
-
-    packed = read_pack_file(file)
-    task_set = unpack(packed.contribution, packed.hash, out, local_component().hash, held_out, seed)
-    counts = {"train": task_set.document.train_count, "held_out": task_set.document.held_out_count}
-    session.result({"path": str(out), "root": task_set.root, **counts, **_about(packed)})
 
 
 # --- What they share

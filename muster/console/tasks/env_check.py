@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from collections.abc import Iterator
-from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 from rich.console import Group
 
-from muster.clients.evaluation import EvalRequest, Sampling
-from muster.console.sampling import SamplingOptions, model_hashes, progress, sample_tasks
+from muster.console.options import Request
+from muster.console.sampling import progress
 from muster.console.session import Session, as_table
 from muster.errors import ConfigError, UsageError
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from muster.tasksets.contribution_pack import Pack
 
 
-class CheckRequest(SamplingOptions):
+class CheckRequest(Request):
     """The options of `muster env check`."""
 
     tokenizer: Path | None = None
@@ -35,10 +32,6 @@ class CheckRequest(SamplingOptions):
     """Benchmark that no task may be taken from: JSON Lines or Parquet."""
     known: tuple[Path, ...] = ()
     """Task set or pack that no task may be like."""
-    model: Path | None = None
-    """Checkpoint folder of the run's model: how often is it right?"""
-    samples: int = Field(default=8, ge=1)
-    """Answers to each task."""
 
 
 def read_pack_file(path: Path) -> Pack:
@@ -69,9 +62,6 @@ def check(session: Session, contribution: Contribution, given: CheckRequest) -> 
     from muster.authoring.tasks.duplicates import read_benchmarks
     from muster.sandbox.component import local_component
 
-    sampling = given.sampling(given.samples)
-    if given.model is not None:
-        model_hashes(given.model)
     if given.max_prompt_tokens is not None and given.tokenizer is None:
         raise UsageError("--max-prompt-tokens needs --tokenizer", hint="give the checkpoint whose tokenizer counts")
     options = CheckOptions(
@@ -81,9 +71,7 @@ def check(session: Session, contribution: Contribution, given: CheckRequest) -> 
         known=tuple(task for path in given.known for task in _tasks_of(path)),
     )
     with progress(session, len(contribution.tasks), 0) as shown:
-        results = check_contribution(contribution, local_component().hash, options, shown)
-    results.append(asyncio.run(_pass_rates(session, contribution, given.model, sampling)))
-    return results
+        return check_contribution(contribution, local_component().hash, options, shown)
 
 
 def _tasks_of(path: Path) -> Iterator[Task]:
@@ -94,25 +82,6 @@ def _tasks_of(path: Path) -> Iterator[Task]:
         yield from read_pack_file(path).contribution.tasks
     else:
         yield from (task for _, task in TaskSet.open(path).train)
-
-
-async def _pass_rates(
-    session: Session, contribution: Contribution, model: Path | None, sampling: Sampling
-) -> CheckResult:
-    """Ask the run's model each task, and return how often it is right."""
-    from muster.authoring.contributions.checks import CheckResult, pass_rates
-    from muster.authoring.contributions.unpack import unpack
-    from muster.sandbox.component import local_component
-
-    if model is None:
-        return CheckResult("pass rates", "not measured: give the run's --model", skipped=True)
-    with tempfile.TemporaryDirectory(prefix="muster-env-") as temporary:
-        folder = Path(temporary) / "tasks"
-        task_set = unpack(contribution, "not packed", folder, local_component().hash)
-        request = EvalRequest(model, folder, task_set.root, "train", task_set.document.train_count, sampling)
-        async with aclosing(sample_tasks(session, request)) as answers:
-            right = [one.right async for one in answers]
-    return pass_rates(contribution.tasks, right, sampling.samples)
 
 
 def failures(session: Session, results: list[CheckResult]) -> int:

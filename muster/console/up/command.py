@@ -17,7 +17,6 @@ import typer
 
 from muster.console.command import command
 from muster.console.money.wallet import OPERATOR, address_of
-from muster.console.node import service
 from muster.console.node.status import NodeReader
 from muster.console.node.watching import Screen, WatchedNode
 from muster.console.session import NEW_LINE, Session, wallet_path
@@ -32,7 +31,7 @@ from muster.console.up.prepare import (
     rehearse_node,
     steps_of_registered,
 )
-from muster.console.up.running import NodeProcess, end_left, start_in_background
+from muster.console.up.running import NodeProcess, end_left
 from muster.console.up.setup import bring_ether, help_without_operator, keep_gas, take_steps
 from muster.console.up.steps import NodeFacts, SetupSteps
 from muster.console.up.target import NodeTarget, UpRequest, find_target
@@ -71,9 +70,6 @@ def up(session: Session, request: UpRequest) -> None:
         raise UsageError("joining needs a confirmation, and there is no terminal to ask on", hint=hint)
 
     # 2. What can fail before anything is made, or money moves; the terms, and whether they are agreed to.
-    in_background = request.detach and not service.has_manager()
-    if in_background:
-        session.note("no service manager of this user answers here: the node will run as a background process")
     if not target.is_made:
         look(session, target, request)
 
@@ -82,11 +78,7 @@ def up(session: Session, request: UpRequest) -> None:
     target.place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FolderLock(target.place.folder):
         node, facts, steps = prepare(session, target, request, wallet)
-        result = asyncio.run(interruptible(go_on(node, request, facts, steps, in_background=in_background)))
-
-    # 4. A background process takes the folder over.
-    if in_background and result is not None:
-        result |= start_in_background(node)
+        result = asyncio.run(interruptible(go_on(node, request, facts, steps)))
     if result is not None:
         session.result(result)
 
@@ -96,8 +88,8 @@ def check_session(session: Session, request: UpRequest) -> None:
     if session.options.config is not None:
         hint = f"--folder {session.options.config.parent}"
         raise UsageError("muster up makes the settings file itself; name the node's folder instead", hint=hint)
-    if session.options.json and request.start and not request.detach and not session.options.dry_run:
-        raise UsageError("--json prints one document, and a node runs until Ctrl-C", hint="add --detach or --no-start")
+    if session.options.json and request.start and not session.options.dry_run:
+        raise UsageError("--json prints one document, and a node runs until Ctrl-C", hint="add --no-start")
 
 
 def ask_wallet(session: Session, target: NodeTarget, request: UpRequest) -> OperatorWallet | None:
@@ -165,13 +157,8 @@ def document_of(node: LocalNode, facts: NodeFacts) -> dict[str, Any]:
     }
 
 
-async def go_on(
-    node: LocalNode, request: UpRequest, facts: NodeFacts, steps: SetupSteps, *, in_background: bool
-) -> dict[str, Any] | None:
-    """Take the steps that are left, start the node and show it; or install its service. Return what was done.
-
-    None: it ran, and was shown.
-    """
+async def go_on(node: LocalNode, request: UpRequest, facts: NodeFacts, steps: SetupSteps) -> dict[str, Any] | None:
+    """Take the steps that are left, start the node and show it. Return what was done; None: it ran, and was shown."""
     session = node.session
     await end_left(node)
     async with node.chain() as chain:
@@ -182,7 +169,7 @@ async def go_on(
             await bring_ether(node, chain, steps.ether)
         # 1. Without a process of our own.
         holder = lock_holder(node.state)
-        if request.detach or not request.start or holder is not None:
+        if not request.start or holder is not None:
             await take_steps(node, chain, facts, steps, request.name)
         # 2. With one: its engine starts while the stake is on its way.
         else:
@@ -192,11 +179,10 @@ async def go_on(
                 lambda: keep_gas(node, chain, facts.joining),
             )
             return None
-    if holder is not None and request.start and not request.detach:
+    if holder is not None and request.start:
         session.note(f"process {holder} runs it, a service or another command: this only watches it")
         await show_node(node)
-    installed = await service.install_unit(session, node.role) if request.detach and not in_background else {}
-    return document_of(node, facts) | {"config": node.place.config} | installed
+    return document_of(node, facts) | {"config": node.place.config}
 
 
 async def run_node(

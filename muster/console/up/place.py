@@ -19,7 +19,7 @@ from muster.console.node.nodes import NAME_HINT, plain_name
 from muster.errors import ConfigError, UsageError
 from muster.runtime.files import write_atomically
 from muster.settings.sources import read_settings
-from muster.settings.toml import to_toml, toml_value
+from muster.settings.toml import to_toml
 
 NodeRole = Literal["worker", "validator"]
 
@@ -185,35 +185,12 @@ def write_node(place: NodePlace, found: CheckedRun, role: NodeRole) -> None:
     write_atomically(place.config, settings_text(place, found, role))
 
 
-def renew_settings(place: NodePlace, found: CheckedRun, *, endpoint: bool) -> list[str]:
-    """Let a node's settings lead to where its run is now; return what was changed, as sentences.
-
-    `endpoint`: the chain's too, which an operator may have chosen otherwise. Raises ConfigError where the file does not
-    have a line for it.
-    """
-    text, said = place.config.read_text(encoding="utf-8"), []
+def check_addresses(place: NodePlace, found: CheckedRun, rpc_url: str | None) -> None:
+    """Raise ConfigError where a node's settings lead elsewhere than the run is, or than the endpoint that was typed."""
     settings = read_settings(place.config.absolute()).settings
-    wanted = {"orchestrator.url": (settings.orchestrator.url, found.orchestrator)}
-    if endpoint:
-        wanted["chain.rpc_url"] = (settings.chain.rpc_url, found.rpc_url)
-    for key, (before, after) in wanted.items():
-        if before.rstrip("/") == after.rstrip("/"):
-            continue
-        text = with_setting(text, key, after, place.config)
-        said.append(f"{key} is {after} now, and was {before}")
-    if said:
-        write_atomically(place.config, text)
-    return said
-
-
-def with_setting(text: str, key: str, value: str, path: Path) -> str:
-    """Return the text of a settings file with another value in the line of a key. Raises ConfigError without one."""
-    section, _, name = key.partition(".")
-    lines, inside = text.splitlines(keepends=True), False
-    for number, line in enumerate(lines):
-        if line.lstrip().startswith("["):
-            inside = line.strip() == f"[{section}]"
-        elif inside and line.partition("=")[0].strip() == name:
-            lines[number] = f"{name} = {toml_value(value)}\n"
-            return "".join(lines)
-    raise ConfigError(f"{path} has no line for {key}", hint=f"set {key} to {value} in it")
+    for key, there, wanted in (
+        ("orchestrator.url", settings.orchestrator.url, found.orchestrator),
+        ("chain.rpc_url", settings.chain.rpc_url, rpc_url or settings.chain.rpc_url),
+    ):
+        if there.rstrip("/") != wanted.rstrip("/"):
+            raise ConfigError(f"{key} in {place.config} is {there}, not {wanted}", hint=f"set {key} there, then again")

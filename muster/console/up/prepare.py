@@ -32,7 +32,7 @@ from muster.console.node.engine_check import check_engine
 from muster.console.node.machine_checks import check_machine, report
 from muster.console.session import Session, wallet_folder, wallet_keys, wallet_path
 from muster.console.up.facts import UNKNOWN, read_facts
-from muster.console.up.place import NodePlace, NodeRole, renew_settings, write_node
+from muster.console.up.place import NodePlace, NodeRole, check_addresses, write_node
 from muster.console.up.preview import at_stake, fetch_earnings, fetch_windows
 from muster.console.up.steps import NodeFacts, SetupSteps, steps_left
 from muster.console.up.target import NodeTarget, UpRequest
@@ -179,9 +179,7 @@ async def make_node(
         session.note(f"made {place.folder}, the folder of {target.role} {place.name}")
         session.note(f"  back up {backed_up(place, target.role)}")
     elif target.found is not None:
-        own_endpoint = request.rpc_url is not None or target.found.book.chain_id == CHAIN_ANVIL
-        for changed in renew_settings(place, target.found, endpoint=own_endpoint):
-            session.note(changed)
+        check_addresses(place, target.found, request.rpc_url)
     failpoint("up.prepared")
     own = target.session(session)
     return LocalNode(

@@ -7,10 +7,8 @@ it starts another.
 
 from __future__ import annotations
 
-import subprocess
-import time
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from muster.console.node.service import STOP_SECONDS
 from muster.console.node.view import cut
@@ -18,7 +16,6 @@ from muster.console.node.watching import LogFile, log_size
 from muster.console.up.prepare import LocalNode
 from muster.errors import CheckError, ConfigError, FinishedError
 from muster.runtime.failpoints import failpoint
-from muster.runtime.journal import lock_holder
 from muster.runtime.module_command import module_command
 from muster.swarm.launch import ROLES
 from muster.swarm.state import end_swarm
@@ -30,11 +27,6 @@ FINAL: Final = {one.exit_code: one for one in (FinishedError, CheckError, Config
 BACK_OFF: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 RESTARTS: Final = 60
 """Deaths in a row, each within ten minutes of its start: about an hour of an endpoint that does not answer."""
-
-BACKGROUND_SECONDS: Final = 60.0
-"""Longest wait for a background process to take the node's folder over."""
-
-BACKGROUND_POLL: Final = 0.1
 
 
 class NodeProcess(Supervisor):
@@ -94,28 +86,6 @@ def last_words(node: LocalNode, start: int) -> tuple[str, str]:
     if ended is None:
         return log_tail(node.place.output).strip(), f"read {node.place.output}"
     return str(ended.get("error") or ended.get("reason") or "it was stopped"), str(ended.get("next") or "")
-
-
-def start_in_background(node: LocalNode) -> dict[str, Any]:
-    """Run the node's `muster up` in a new session, which outlives this one; return its process number.
-
-    Raises CheckError where it does not take the node's folder over.
-    """
-    place = node.place
-    command = module_command("muster", "up", "--folder", place.folder, "--role", node.role)
-    with place.output.open("ab") as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
-    deadline = time.monotonic() + BACKGROUND_SECONDS
-    while lock_holder(place.folder) != process.pid:
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise CheckError(
-                f"the background process did not start: {log_tail(place.output).strip()}", hint="muster up"
-            )
-        time.sleep(BACKGROUND_POLL)
-    node.session.note(f"it runs as process {process.pid} until this machine ends; to stop it: muster service uninstall")
-    return {"process": process.pid, "output": place.output}
 
 
 async def end_left(node: LocalNode) -> None:

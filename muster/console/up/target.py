@@ -51,8 +51,6 @@ class UpRequest(Request):
     gas_days: GasOption = GAS_DAYS
     check_engine: bool = False
     """First see whether validators would accept this engine's work."""
-    detach: bool = False
-    """Install a systemd user service that runs it, and return."""
     start: Annotated[bool, typer.Option("--start/--no-start")] = True
     """Run it; or only join."""
 
@@ -61,8 +59,6 @@ class UpRequest(Request):
         """Raise UsageError for options that do not go together."""
         if self.name is not None and self.folder is not None:
             raise UsageError("--name and --folder both say where the node is", hint="leave out one of them")
-        if self.detach and not self.start:
-            raise UsageError("--detach starts a service, and --no-start nothing", hint="leave out one of them")
         return self
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from muster.authoring.contributions import checks
-from muster.authoring.contributions.checks import CheckOptions, CheckResult, check_contribution, pass_rates
+from muster.authoring.contributions.checks import CheckOptions, CheckResult, check_contribution
 from muster.authoring.tasks.duplicates import read_benchmarks
 from muster.constants import MICRO
 from muster.errors import ConfigError
@@ -208,19 +208,6 @@ def test_prompts_that_are_too_long_or_that_the_template_cannot_write_are_named(c
 
     with pytest.raises(ConfigError, match="no chat template"):
         checked(contribution(), CheckOptions(broken, 28))
-
-
-def test_rates_of_a_model() -> None:
-    result = pass_rates(TASKS, [0, 3, 8], 8)
-    assert (result.count, result.figures["rate"], result.figures["mixed"]) == (0, 0.4583, 1)
-    assert result.figures["right"] == {"letters/strawberry": 0, "letters/banana": 3, "letters/committee": 8}
-    assert pass_rates(TASKS, [0, 8, 8], 8).faults == [
-        (
-            "",
-            "the model always solves 2 of 3 tasks, and the others never",
-            "make tasks that are easier or harder for it",
-        )
-    ]
 
 
 def test_a_source_has_to_be_one_before_it_is_scored() -> None:

@@ -15,14 +15,13 @@ from muster.console.up.place import (
     Identity,
     MadeNode,
     NodePlace,
+    check_addresses,
     choose_place,
     folder_name,
     read_node,
     read_nodes,
-    renew_settings,
     settings_text,
     the_only_node,
-    with_setting,
     write_node,
 )
 from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA
@@ -170,26 +169,14 @@ def test_names_that_a_folder_gets(typed: str, name: str) -> None:
     assert folder_name(typed) == name
 
 
-def test_a_run_that_has_moved_is_followed(tmp_path: Path) -> None:
+def test_settings_that_lead_elsewhere_are_named(tmp_path: Path) -> None:
     place = NodePlace(tmp_path / "w")
     write_node(place, FOUND, "worker")
-    place.config.write_text(place.config.read_text() + '\n[notify]\nwebhook_file = "hook"  # mine\n')
-    assert renew_settings(place, FOUND, endpoint=True) == []
-    moved = replace(FOUND, orchestrator="https://new.example", rpc_url="http://127.0.0.1:1")
-    assert renew_settings(place, moved, endpoint=False) == [
-        "orchestrator.url is https://new.example now, and was http://127.0.0.1:8600"
-    ]
-    text = place.config.read_text()
-    assert 'url = "https://new.example"\n' in text
-    assert 'rpc_url = "http://127.0.0.1:8545"\n' in text
-    assert text.endswith('[notify]\nwebhook_file = "hook"  # mine\n')
-    assert len(renew_settings(place, moved, endpoint=True)) == 1
-    assert load_settings(place.config).chain.rpc_url == "http://127.0.0.1:1"
-
-
-def test_a_setting_without_a_line_is_refused() -> None:
-    text = 'url = "top"\n[shardcast]\nurl = "x"\n[orchestrator]\nport = 1\n'
-    with pytest.raises(ConfigError, match=r"w\.toml has no line for orchestrator\.url") as caught:
-        with_setting(text, "orchestrator.url", "http://new", Path("w.toml"))
-    assert caught.value.hint == "set orchestrator.url to http://new in it"
-    assert with_setting(text, "shardcast.url", "y", Path("w.toml")) == text.replace('"x"', '"y"')
+    check_addresses(place, FOUND, None)
+    check_addresses(place, FOUND, "http://127.0.0.1:8545/")
+    with pytest.raises(
+        ConfigError, match=r"orchestrator\.url in .* is http://127\.0\.0\.1:8600, not https://new\.example"
+    ):
+        check_addresses(place, replace(FOUND, orchestrator="https://new.example"), None)
+    with pytest.raises(ConfigError, match=r"chain\.rpc_url in .* is http://127\.0\.0\.1:8545, not http://other"):
+        check_addresses(place, FOUND, "http://other")
