@@ -119,7 +119,7 @@ def expected_units(lab: AdversaryLab, job: Job, rows: Sequence[Rollout]) -> list
     """
     replayer, profile, places = lab.replayer, lab.profile, sampled_places(rows)
     replayer.load_weights(lab.checkpoints[job.commitment.step])
-    scores = replayer._score(replayer._states(rows, places), rows, places)
+    scores, _ = replayer._score(replayer._states(rows, places), rows, places)
     state_error = np.hypot(profile.state_error, profile.licence)
     units = np.hypot(state_error * scores.logprob_scales, profile.logit_rounding * scores.magnitudes) + 1e-5
     return np.split(units.astype(np.float64), np.cumsum(list(map(len, places)))[:-1])

@@ -25,7 +25,7 @@ GAS: Final = {
     "admit": 50_000,
     "publish": 150_000,
 }
-"""What each takes, as tests/integration/test_run_init.py measures it: `fund` and `wages` with approval, `publish` a step."""
+"""As tests/integration/test_run_init.py measures them: `fund` and `wages` with their approvals, `publish` a step."""
 
 ETHER_FACTOR: Final = 2.5
 """A key must hold so many times the present price of what it sends: fees survive a doubling of the price."""
