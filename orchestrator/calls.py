@@ -163,7 +163,8 @@ class Calls:
         for text in connection.execute(ended).scalars():
             found += map(tuple, json.loads(text))
         came: dict[tuple[str, int], list[tuple[str, int]]] = {}
-        for node, index, validator, second in connection.execute(_CAME):
+        arrived: Any = connection.execute(_CAME).all()
+        for node, index, validator, second in arrived:
             came.setdefault((node, index), []).append((validator, second))
         pending: Any = connection.execute(_PENDING).all()
         for node, index, order, opens in pending:

@@ -14,7 +14,7 @@ from muster.clients.storage import ContentStore
 from muster.constants import HOUR_SECONDS
 from muster.errors import MismatchError
 from muster.protocol.eip712 import Domain
-from muster.protocol.keys import RunKeys
+from muster.protocol.hashes import content_hash
 from muster.protocol.masters import check_master
 from muster.protocol.messages import LookList, ShownLooks, ShownMaster
 from muster.protocol.receipts import read_looks
@@ -52,12 +52,13 @@ class Shown:
             raise problems.not_allowed(str(error)) from error
         if listed.run != self._queries.run:
             raise problems.another_run(listed.run, self._queries.run)
-        data = shown.to_bytes()
-        stored = await self.stores["looks"].put(data)
-        if await self.record_looks(listed, stored):
+        data, key = shown.to_bytes(), hour_key(listed.hour)
+        latest = await self._database.read(lambda connection: connection.execute(_LATEST).scalar())
+        is_later = latest is None or latest < key
+        if is_later and await self.record_looks(listed, await self.stores["looks"].put(data)):
             log.info("looks counted", hour=listed.hour, looks=len(listed.looks), checks=len(listed.checks))
             return True
-        if await self.name_of("looks", hour_key(listed.hour)) != stored:
+        if await self.name_of("looks", key) != content_hash(data):
             raise problems.conflict(f"there is another list of hour {listed.hour}, or one of a later hour")
         return False
 
@@ -109,11 +110,6 @@ class Shown:
 def hour_key(hour: int) -> str:
     """Return the key of an hour's list: keys sort as hours do."""
     return f"{hour:010d}"
-
-
-def trainers_of(keys: RunKeys) -> list[str]:
-    """Return all keys that were or are a run's trainer."""
-    return [one.keys.trainer for one in keys.tenures]
 
 
 _LATEST: Final = select(func.max(documents.c.key)).where(documents.c.kind == "looks")

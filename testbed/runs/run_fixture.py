@@ -183,7 +183,7 @@ class RunFixture:
 
     async def called(self, url: str, worker: str, index: int) -> list[str]:
         """Return the validators in the order in which the orchestrator at `url` calls them to some work."""
-        names = {self.key(name).address: name for name in VALIDATORS}
+        names: dict[str, str] = {self.key(name).address: name for name in VALIDATORS}
         async with self.client(url, None) as client:
             return [names[one] for one in (await client.call(self.run, self.key(worker).address, index)).order]
 
