@@ -36,7 +36,6 @@ class ContestWindow:
 
     first: date | None = None
     last: date | None = None
-    platform: str | None = None
 
     def __post_init__(self) -> None:
         if self.first is not None and self.last is not None and self.first > self.last:
@@ -45,18 +44,13 @@ class ContestWindow:
     def holds(self, row: Row) -> bool:
         """Say whether a row's contest is in it. Raises MalformedError for a row without a date."""
         day = contest_day(row)
-        return (
-            (self.first is None or self.first <= day)
-            and (self.last is None or day <= self.last)
-            and (self.platform is None or row["platform"] == self.platform)
-        )
+        return (self.first is None or self.first <= day) and (self.last is None or day <= self.last)
 
     def to_document(self) -> dict[str, Any]:
         """Return the window as part of a result."""
         return {
             "since": None if self.first is None else self.first.isoformat(),
             "until": None if self.last is None else self.last.isoformat(),
-            "platform": self.platform,
         }
 
 

@@ -62,8 +62,6 @@ class Rule:
     options: Mapping[str, Any]
     extract: Callable[[str, BenchmarkItem], str | None]
     """From the visible part of a completion to the text that the environment judges; None where there is no answer."""
-    compare: Callable[[str, BenchmarkItem], str | None] | None = None
-    """What two answers have in common that count as one in a vote; None where answers cannot be compared."""
     fuel: int | None = None
     """Most of one call, where the environment's default does not suffice."""
     counts_units: bool = False
@@ -106,7 +104,7 @@ class Benchmark:
     ks: tuple[int, ...] = (1, 4, 8)
     """Of pass@k, those that the samples allow."""
     dated: bool = False
-    """Whether rows have a contest's date and platform to choose by."""
+    """Whether rows have a contest's date to choose by."""
     outside: str = ""
     """Why rows of its published files are left out that are none of its items."""
     size: int = field(kw_only=True)

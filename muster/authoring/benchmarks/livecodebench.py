@@ -1,4 +1,4 @@
-"""LiveCodeBench: programs that read and print, and methods of a class, for contests by date and platform.
+"""LiveCodeBench: programs that read and print, and methods of a class, for contests by date.
 
 Its scorer is followed where that decides: the imports before a program, the function that a program becomes (its
 variables are no globals), input whose lines come without their ends and end in StopIteration, exits that do not count.
@@ -151,7 +151,7 @@ def _text_in(test: dict[str, Any], key: str) -> str:
 LIVECODEBENCH: Final = Benchmark(
     "livecodebench",
     (
-        *("question_content", "platform", "contest_date", "starter_code"),
+        *("question_content", "contest_date", "starter_code"),
         *("public_test_cases", "private_test_cases", "metadata"),
     ),
     _item,

@@ -17,8 +17,6 @@ from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem, Hu
 from muster.authoring.tasks.formats import text_of
 from muster.authoring.tasks.rows import Row
 from muster.authoring.tasks.sources_code import RunReference
-from muster.environments.answers import last_box, last_number
-from muster.environments.math import plain_integer
 from muster.errors import MalformedError
 
 GREEDY: Final = 0.01
@@ -62,29 +60,17 @@ def _gsm8k(row: Row, number: int, _: RunReference) -> BenchmarkItem:
 
 
 def _exact(name: str, environment: str, extract: Callable[[str, BenchmarkItem], str | None]) -> Rule:
-    """Return a rule by which the text that is found is the reference, and votes."""
-    return Rule(name, environment, {"answer": "exact"}, extract, extract)
+    """Return a rule by which the text that is found is the reference."""
+    return Rule(name, environment, {"answer": "exact"}, extract)
 
 
 # --- Expressions
-
-
-def expression(text: str, item: BenchmarkItem) -> str | None:
-    """Return the last box, or the last number, as far as it can be compared as a text."""
-    found = last_box(text) or last_number(text)
-    if found is None:
-        return None
-    bare = "".join(found.split()).replace("\\!", "").replace("\\left", "").replace("\\right", "")
-    whole_number = plain_integer(bare.replace(",", ""))
-    return bare if whole_number is None else str(whole_number)
-
 
 MATH: Final = Rule(
     "math_verify",
     "math",
     {"answer": "text", "gold": "latex", "scoring": "published"},
     whole,
-    expression,
     fuel=MATH_FUEL,
 )
 MATH_PROMPT: Final = "{question}\n\nReason step by step, and put the final answer in \\boxed{}."

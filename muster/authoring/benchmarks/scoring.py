@@ -21,8 +21,6 @@ class RuleScores:
 
     scores: Mapping[str, int]
     """Millionths by the rule's name."""
-    answers: Mapping[str, str]
-    """What takes part in a vote, by the rule's name; rules that found nothing to compare are absent."""
     reasons: Mapping[str, str]
     """Why a score is not the full one, where the environment says so."""
 
@@ -56,7 +54,7 @@ class BenchmarkScorer:
         """Score one completion by every rule. Raises UnreachableError when this machine cannot run a scorer."""
         text = visible(completion)
         task = item.task("{question}", reference)
-        scores, answers, reasons = {}, {}, {}
+        scores, reasons = {}, {}
         for rule in self._rules:
             found = rule.extract(text, item)
             manifest = self.manifests[rule.name]
@@ -64,7 +62,4 @@ class BenchmarkScorer:
             scores[rule.name] = score.reward(manifest)
             if score.reason:
                 reasons[rule.name] = score.reason
-            compared = None if rule.compare is None else rule.compare(text, item)
-            if compared:
-                answers[rule.name] = compared
-        return RuleScores(scores, answers, reasons)
+        return RuleScores(scores, reasons)

@@ -1,4 +1,4 @@
-"""Sum up an evaluation's records: pass@k, majority votes, shares of units, lengths. Pure."""
+"""Sum up an evaluation's records: pass@k, shares of units, lengths. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from muster.authoring.benchmarks.definitions import Benchmark
-from muster.authoring.evaluation.pass_at_k import Estimate, mean_of, mean_pass_at_k, ratio_of
+from muster.authoring.evaluation.pass_at_k import Estimate, mean_pass_at_k, ratio_of
 from muster.constants import MICRO
 
 Record = Mapping[str, Any]
@@ -18,7 +18,6 @@ def summarize(benchmark: Benchmark, records: Iterable[Record], samples: int, ks:
     """Return the figures of records, each item with so many samples. Intervals are over items, 95 %."""
     # 1. Count, so that no text stays in memory.
     right: dict[str, list[int]] = {rule.name: [] for rule in benchmark.rules}
-    voted: dict[str, list[int]] = {rule.name: [] for rule in benchmark.rules}
     followed: dict[str, list[int]] = {rule.name: [] for rule in benchmark.rules}
     units: list[int] = []
     tokens = finished = 0
@@ -31,7 +30,6 @@ def summarize(benchmark: Benchmark, records: Iterable[Record], samples: int, ks:
             scores = [one["scores"][rule.name] for one in record["samples"]]
             right[rule.name].append(sum(score == MICRO for score in scores))
             followed[rule.name].append(sum(units_of(score, record["units"]) for score in scores))
-            voted[rule.name].append(majority_right(record["samples"], rule.name))
             stopped[rule.name] += sum(
                 one["reasons"].get(rule.name, "").startswith("stopped") for one in record["samples"]
             )
@@ -41,8 +39,6 @@ def summarize(benchmark: Benchmark, records: Iterable[Record], samples: int, ks:
     for rule in benchmark.rules:
         for k in ks:
             figures.append(_figure(rule.name, f"pass@{k}", mean_pass_at_k(right[rule.name], samples, k)))
-        if rule.compare is not None and samples > 1:
-            figures.append(_figure(rule.name, f"maj@{samples}", mean_of(voted[rule.name], 1)))
         if rule.counts_units:
             shares = ratio_of(followed[rule.name], [samples * count for count in units], samples)
             figures.append(_figure(rule.name, "units", shares))
@@ -54,16 +50,6 @@ def summarize(benchmark: Benchmark, records: Iterable[Record], samples: int, ks:
         "cut_off": 1 - finished / total,
         "stopped": dict(stopped),
     }
-
-
-def majority_right(samples: Sequence[Record], rule: str) -> int:
-    """Return 1 when the answer that most samples give is right, else 0; of equally many the first one counts."""
-    votes = Counter(one["answers"][rule] for one in samples if rule in one["answers"])
-    if not votes:
-        return 0
-    chosen = votes.most_common(1)[0][0]  # of equal counts the one that was met first
-    first = next(one for one in samples if one["answers"].get(rule) == chosen)
-    return int(first["scores"][rule] == MICRO)
 
 
 def units_of(score: int, units: int) -> int:

@@ -21,7 +21,7 @@ from muster.console.sampling import AS_USUAL, SamplingOptions, check_ks
 from muster.errors import UsageError
 from muster.tasksets.taskset import TaskSet
 
-CONTESTS = ("since", "until", "platform")
+CONTESTS = ("since", "until")
 OF_BENCHMARKS = ("data", "against", "skip_trained", "prompt", *CONTESTS)
 """Options that only benchmarks have."""
 CHANGES = ("limit", "prompt", "temperature", "max_tokens", *CONTESTS)
@@ -75,8 +75,6 @@ class EvalOptions(SamplingOptions):
     """LiveCodeBench: contests from this day on, 2024-08-01."""
     until: Day | None = None
     """LiveCodeBench: contests up to this day."""
-    platform: str | None = None
-    """LiveCodeBench: contests of this platform alone."""
     publish: bool = False
     """Publish a whole benchmark's score of a step of a run, on the run's page."""
 
@@ -93,7 +91,7 @@ class EvalOptions(SamplingOptions):
 
     def contests(self) -> ContestWindow:
         """Return the contests that are asked for. Raises UsageError for days in the wrong order."""
-        return ContestWindow(self.since, self.until, self.platform)
+        return ContestWindow(self.since, self.until)
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:
@@ -130,7 +128,7 @@ def _check_benchmark(options: EvalOptions, benchmark: Benchmark) -> None:
     if options.given("part", "budgets"):
         raise UsageError("--part and --budgets are for task sets", hint=f"leave them out for {benchmark.name}")
     if options.given(*CONTESTS) and not benchmark.dated:
-        raise UsageError(f"{benchmark.name} has no contests", hint="leave out --since, --until and --platform")
+        raise UsageError(f"{benchmark.name} has no contests", hint="leave out --since and --until")
     options.contests()
     if not options.publish:
         return

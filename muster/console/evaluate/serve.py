@@ -13,7 +13,6 @@ import typer
 from muster.authoring.tasks.counting import conversations_of
 from muster.console.command import command
 from muster.console.session import Session, require
-from muster.environments.tools.base import CallStyle
 from muster.errors import UsageError
 
 app = typer.Typer()
@@ -32,21 +31,15 @@ async def serve(
     api_key_file: Annotated[
         Path | None, typer.Option(help="File (mode 0600) with the key that clients must send.")
     ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="What to compute in: float32, bfloat16; else the run's, or the checkpoint's.")
-    ] = None,
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Longest prompt and answer together, in tokens; else the model's context.")
-    ] = None,
-    calls: Annotated[
-        CallStyle | None, typer.Option(help="How the model writes calls of tools; else as the run's tasks say.")
     ] = None,
 ) -> None:
     """Serve a checkpoint by the OpenAI API until interrupted, for evaluation tools that know nothing of Muster.
 
     A step of a run is fetched and checked against the chain first. The server is vLLM's own, and is bound to this
-    machine. The base URL is printed once the model can be asked. Where the model writes calls, clients that send tools
-    get them as tool_calls, and run the tools themselves.
+    machine. The base URL is printed once the model can be asked. Where the run's tasks have tools, clients that send
+    tools get calls as tool_calls, and run the tools themselves.
     """
     from muster.authoring.evaluation.openai_server import ServerSpec, free_port, is_local, serving
     from muster.chain.keys import read_secret
@@ -63,7 +56,7 @@ async def serve(
         )
     key = None if api_key_file is None else read_secret(api_key_file)
     step = _step(model, run)
-    spec = ServerSpec(Path(), "", host, free_port(host, port), "auto", max_length, key, calls)
+    spec = ServerSpec(Path(), "", host, free_port(host, port), "auto", max_length, key)
 
     # 2. Find the checkpoint.
     if run is None:
@@ -78,10 +71,9 @@ async def serve(
         rules = next((asking.rules(one.environment) for one in parts if one.environment.turns), None)
         style = None if rules is None else rules.template.rules.style
         name, computed = f"muster-step-{found.number}", found.profile.dtype
-        spec = replace(spec, model=path, name=name, dtype=computed, calls=calls or style)
+        spec = replace(spec, model=path, name=name, dtype=computed, calls=style)
     hashes = await asyncio.to_thread(model_hashes, path)
     document = {"base_url": spec.url, "model": spec.name, "checkpoint": str(path), **about, **hashes}
-    spec = spec if dtype is None else replace(spec, dtype=dtype)
 
     # 3. Serve. Once the model can be asked, an interrupt is the way to end.
     ready = False

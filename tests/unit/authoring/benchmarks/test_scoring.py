@@ -12,7 +12,6 @@ from muster.authoring.benchmarks.definitions import BenchmarkItem, visible
 from muster.authoring.benchmarks.livecodebench import as_function, published_program
 from muster.authoring.benchmarks.programs import completed, program
 from muster.authoring.benchmarks.questions import (
-    expression,
     flexible_letter,
     flexible_number,
     strict_letter,
@@ -89,20 +88,6 @@ LETTERED = replace(ITEM, aids={"A": "One apple", "B": "Two pears.", "C": "three"
 )
 def test_gpqas_letters(text: str, strict: str | None, flexible: str | None) -> None:
     assert (strict_letter(text, LETTERED), flexible_letter(text, LETTERED)) == (strict, flexible)
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("\\boxed{ 1,024 }", "1024"),
-        ("\\boxed{\\left(2, 6\\right)}", "(2,6)"),
-        ("it is 7.", "7"),
-        ("\\boxed{", None),
-        ("nothing", None),
-    ],
-)
-def test_vote_compares_normalised_answers(text: str, answer: str | None) -> None:
-    assert expression(text, ITEM) == answer
 
 
 def test_programs_are_found_as_published() -> None:
@@ -217,7 +202,6 @@ def test_gpqa_is_right_by_the_letter_of_the_right_choice(load: Loader, scorers: 
             for letter in "ABCD":
                 scored = scorer.score(item, data.reference(i), f"The answer is ({letter}).")
                 assert scored.scores == dict.fromkeys(("flexible", "strict"), MICRO * (letter == right))
-                assert scored.answers == {"flexible": letter, "strict": letter}
 
 
 def test_a_rules_hash_changes_with_what_it_extracts_by(scorers: Scorers) -> None:

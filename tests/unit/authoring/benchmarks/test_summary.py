@@ -1,4 +1,4 @@
-"""Figures of an evaluation: pass@k, votes, instructions one by one."""
+"""Figures of an evaluation: pass@k, instructions one by one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 
 from muster.authoring.benchmarks.catalog import BENCHMARKS
-from muster.authoring.benchmarks.summary import majority_right, summarize, units_of
+from muster.authoring.benchmarks.summary import summarize, units_of
 from muster.constants import MICRO
 
 
-def record(*scores: int, answers: str = "", units: int = 1, rule: str = "strict") -> dict[str, Any]:
+def record(*scores: int, units: int = 1) -> dict[str, Any]:
     samples = [
         {
             "tokens": 10,
             "finished": i == 0,
             "scores": {"strict": score, "flexible": 0, "loose": MICRO},
-            "answers": {rule: answers[i]} if answers and answers[i] != "-" else {},
             "reasons": {"flexible": "stopped: fuel"},
         }
         for i, score in enumerate(scores)
@@ -25,31 +24,23 @@ def record(*scores: int, answers: str = "", units: int = 1, rule: str = "strict"
     return {"id": "x", "units": units, "samples": samples}
 
 
-def test_pass_at_k_votes_and_lengths() -> None:
+def test_pass_at_k_and_lengths() -> None:
     records = [
-        record(MICRO, MICRO, 0, 0, answers="AABB"),
-        record(0, MICRO, 0, 0, answers="ABAA"),
-        record(MICRO, 0, 0, 0, answers="A---"),
+        record(MICRO, MICRO, 0, 0),
+        record(0, MICRO, 0, 0),
+        record(MICRO, 0, 0, 0),
     ]
     summary = summarize(BENCHMARKS["gsm8k"], records, 4, (1, 4))
     figures = {(one["rule"], one["measure"]): one["value"] for one in summary["figures"]}
     assert figures == {
         ("strict", "pass@1"): pytest.approx(4 / 12),
         ("strict", "pass@4"): 1.0,
-        ("strict", "maj@4"): pytest.approx(2 / 3),
         ("flexible", "pass@1"): 0.0,
         ("flexible", "pass@4"): 0.0,
-        ("flexible", "maj@4"): 0.0,
     }
     assert (summary["items"], summary["mean_tokens"], summary["cut_off"]) == (3, 10.0, 0.75)
     assert summary["stopped"] == {"strict": 0, "flexible": 12}
     assert all(one["low"] <= one["value"] <= one["high"] for one in summary["figures"])
-
-
-def test_a_vote_of_equal_counts_goes_to_the_first() -> None:
-    assert majority_right(record(MICRO, 0, answers="AB")["samples"], "strict") == 1
-    assert majority_right(record(0, MICRO, answers="AB")["samples"], "strict") == 0
-    assert majority_right(record(MICRO, MICRO, answers="--")["samples"], "strict") == 0
 
 
 def test_instructions_are_counted_one_by_one() -> None:
