@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,6 +34,8 @@ PROFILES: Final = {"cuda": BF16, "cpu": CPU_FP32}
 """By kind of device: the profile whose dtype it computes in."""
 PROMPT: Final = 64
 """Longest prompt of the speed measurements, in tokens."""
+LONGEST: Final = 128
+"""Longest completion of replayed rows, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -152,10 +155,10 @@ def defaults(plan: Plan, _: Path) -> dict[str, Any]:
 def replay(plan: Plan, folder: Path) -> dict[str, Any]:
     """Let a validator's replay on the processor judge rows of this engine, as `muster doctor --engine` does."""
     from muster.authoring.probe_process import run_probe
-    from muster.console.node.engine_check import WORKER, model_spec
+    from muster.console.node.engine_check import WORKER
     from muster.verification.probes import write_document
 
-    spec, rows = model_spec(Path(plan.replayed), plan.profile.name, plan.replays), folder / "probe.parquet"
+    spec, rows = spec_of_model(Path(plan.replayed), plan.profile.name, plan.replays), folder / "probe.parquet"
     write_document(spec, folder / "spec.json")
     begun = time.monotonic()
     if plan.vllm:
@@ -166,6 +169,25 @@ def replay(plan: Plan, folder: Path) -> dict[str, Any]:
         asked = [GenerationRequest(np.array(r.prompt_tokens, np.int32), r.seed, r.max_tokens) for r in spec.requests]
         write_rows(rows, asked, PlainSampler(Path(plan.replayed), plan.profile).generate(asked))
     return judged(plan, spec, rows, generate_seconds=time.monotonic() - begun)
+
+
+def spec_of_model(model: Path, profile: str, rows: int) -> ProbeSpec:
+    """Return a spec of generated tasks for a model."""
+    from muster.authoring.tasks.generated import sample_of
+    from muster.models.files import load_tokenizer
+    from muster.protocol.prompts import prompt_tokens
+    from muster.verification.probes import ProbeRequest, ProbeSpec
+
+    draw, tokenizer, tasks = Random(f"muster doctor {profile}"), load_tokenizer(model), sample_of(0)
+    requests = [
+        ProbeRequest(
+            prompt_tokens=prompt_tokens(tokenizer, draw.choice(tasks)[1], draw.choice((8, 12, 16))).tolist(),
+            seed=draw.getrandbits(63),
+            max_tokens=LONGEST,
+        )
+        for _ in range(rows)
+    ]
+    return ProbeSpec(model=model.resolve(), profile=profile, temperature=1.0, calls=[requests])
 
 
 def large(plan: Plan, folder: Path) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from muster.models.numerics import device_kind
 from muster.rollouts.parquet import read_rollouts
 from muster.verification.judging import judge, measurements
 from muster.verification.measured import read_cell
-from muster.verification.probes import EngineOptions, read_spec, write_document
-from muster.verification.profiles import BF16, CPU_FP32, STATISTICS
+from muster.verification.probes import EngineOptions, ProbeSpec, read_spec, write_document
+from muster.verification.profiles import BF16, CPU_FP32, STATISTICS, Profile
 from testbed.machine import Machine
 from testbed.samples.models import DEMO, write_model
 from testbed.samples.probes import small_spec
@@ -68,16 +68,8 @@ def test_doctor_measures_engine_and_fails_when_rows_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(tmp_path / "machine", "http://127.0.0.1:1")
-    words = (
-        "doctor",
-        "--engine",
-        "--model",
-        write_model(tmp_path / "model", DEMO),
-        "--profile",
-        CPU_FP32.name,
-        "--rows",
-        8,
-    )
+    spec = small_spec(write_model(tmp_path / "model", DEMO), CPU_FP32, calls=(8,))
+    words = ("doctor", "--engine", "--rows", 8)
     generate, kept = engine_check.run_probe, tmp_path / "kept"
 
     async def generate_once(module: str, *paths: Path) -> float:
@@ -92,6 +84,10 @@ def test_doctor_measures_engine_and_fails_when_rows_are_rejected(
             shutil.copytree(paths[0].parent, kept)
         return seconds
 
+    async def spec_of_run(*_: object) -> tuple[str, ProbeSpec, Profile]:
+        return "a run", spec, CPU_FP32
+
+    monkeypatch.setattr(engine_check, "run_spec", spec_of_run)
     monkeypatch.setattr(engine_check, "run_probe", generate_once)
     found = machine.json(*words)
     assert (found["rows"], found["rejected"], found["accused"], found["device"]) == (8, 0, 0, device_kind())
@@ -105,9 +101,7 @@ def test_doctor_measures_engine_and_fails_when_rows_are_rejected(
     assert "next: do not join with this engine" in done.stderr
 
 
-def test_doctor_says_how_to_check_the_engine_without_a_run(tmp_path: Path) -> None:
+def test_doctor_without_a_run_says_what_measures_a_model(tmp_path: Path) -> None:
     machine = Machine(tmp_path / "machine", "http://127.0.0.1:1")
     found = machine.json("doctor", "--engine", status=5)
-    assert found["hint"] == "muster doctor --engine --model FOLDER --profile NAME needs no run"
-    assert "belong together" in machine.json("doctor", "--engine", "--model", "m", status=2)["error"]
-    assert "add --engine" in machine.json("doctor", "--model", "m", "--profile", "p", status=2)["hint"]
+    assert "muster model check MODEL" in found["hint"]

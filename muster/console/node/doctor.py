@@ -25,7 +25,7 @@ from muster.console.command import command
 from muster.console.session import EXIT_CHECK, INSTALL, Session
 from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
 from muster.contracts.abi import CONTRACTS, artifact
-from muster.errors import ConfigError, MusterError, UsageError
+from muster.errors import ConfigError, MusterError
 from muster.runtime.processor import read_features
 from muster.settings.schema import Matmul
 from muster.verification.devices import check_device, served_profiles
@@ -62,20 +62,12 @@ async def doctor(
         bool,
         typer.Option("--engine", help="Generate rows of the run with this machine's engine, and replay them, instead."),
     ] = False,
-    model: Annotated[
-        Path | None, typer.Option("--model", help="With --engine: a checkpoint folder, where no run can be reached.")
-    ] = None,
-    profile: Annotated[
-        str | None, typer.Option("--profile", help="With --model: the verification profile to judge by.")
-    ] = None,
     rows: Annotated[int, typer.Option("--rows", help="With --engine: rows to generate.", min=1, max=4096)] = 64,
 ) -> None:
     """Check this machine, the settings, chain, key, orchestrator and storage; say how to fix what is wrong."""
     if engine:
-        await _engine(session, model, profile, rows)
+        await _engine(session, rows)
         return
-    if model is not None or profile is not None:
-        raise UsageError("--model and --profile say what --engine generates", hint="add --engine")
     checks = [packages(), await guarded("contracts", contracts, session), foundry(), disk(), memory()]
     checks += [await guarded("scorer", scorer, session), await asyncio.to_thread(kernels)]
     checks.append(await guarded("settings", settings, session))
@@ -94,10 +86,10 @@ async def doctor(
         raise typer.Exit(EXIT_CHECK)
 
 
-async def _engine(session: Session, model: Path | None, profile: str | None, rows: int) -> None:
+async def _engine(session: Session, rows: int) -> None:
     from muster.console.node.engine_check import check_engine
 
-    found = await check_engine(session, model, profile, rows)
+    found = await check_engine(session, rows)
     session.result(found)
     if "error" in found:
         session.note(f"error: {found['error']}\n  next: {found['hint']}")

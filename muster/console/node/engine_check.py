@@ -7,14 +7,13 @@ validator would, in two separate processes. Writes nothing on chain and needs no
 from __future__ import annotations
 
 import asyncio
-import random
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from muster.authoring.probe_process import run_probe
-from muster.errors import UnreachableError, UsageError
+from muster.errors import UnreachableError
 
 if TYPE_CHECKING:
     from muster.console.session import Session
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 WORKER, VALIDATOR = "worker.probe", "validator.measure"
 """Modules that are started; the command line never imports them."""
 
-MODEL_TOKENS: Final = 128
-"""Longest completion where no run says."""
-
 ADVICE: Final = (
     "do not join with this engine: make setup installs the versions that were calibrated (constraints.txt); unset what "
     "changes vLLM's arithmetic (VLLM_…); if it stays, this hardware cannot work for a run with this profile"
@@ -37,8 +33,8 @@ ADVICE: Final = (
 NARROW: Final = "do not join this run: its calibration may accuse honest machines; its owner should measure again"
 
 
-async def check_engine(session: Session, model: Path | None, profile: str | None, rows: int) -> dict[str, Any]:
-    """Generate and replay so many rows: of the settings' run, or of a model without a run; return as `assess`.
+async def check_engine(session: Session, rows: int) -> dict[str, Any]:
+    """Generate and replay so many rows of the settings' run; return as `assess`.
 
     Raises UnreachableError when the run cannot be read, ConfigError when the engine cannot serve its model or profile,
     CheckError when a process ends otherwise.
@@ -51,17 +47,9 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
     from muster.verification.judging import measurements, unit_of
     from muster.verification.measured import read_cell
     from muster.verification.probes import write_document
-    from muster.verification.profiles import PROFILES
 
     # 1. What to generate.
-    if (model is None) != (profile is None):
-        raise UsageError("--model and --profile belong together", hint="without both the run of the settings is probed")
-    if model is not None and profile is not None:
-        source, spec = str(model), await asyncio.to_thread(model_spec, model, profile, rows)
-        spec = spec.model_copy(update={"matmul": session.settings.bfloat16_matmul})
-        judged = PROFILES[profile]
-    else:
-        source, spec, judged = await _run_spec(session, rows)
+    source, spec, judged = await run_spec(session, rows)
 
     # 2. Generate and replay.
     with tempfile.TemporaryDirectory(prefix="muster-doctor-") as name:
@@ -146,7 +134,7 @@ def assess(
     return document | ({"error": error, "hint": hint} if error else {})
 
 
-async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profile]:
+async def run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profile]:
     """Return the newest step of the settings' run, fetched as a worker gets it, a spec of its tasks, its profile."""
     from muster.clients.relays import Relays
     from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
@@ -169,7 +157,7 @@ async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profil
             path = await fetcher.get(latest.step)
             rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, tasks, path)
     except UnreachableError as error:
-        hint = "muster doctor --engine --model FOLDER --profile NAME needs no run"
+        hint = "check the settings: muster doctor; muster model check MODEL measures a model without a run"
         raise UnreachableError(f"run {settings.run} cannot be read: {error}", hint=hint) from error
     requests = await asyncio.to_thread(run_requests, rules, entropy=latest.entropy, count=rows)
     engine = EngineOptions(
@@ -188,24 +176,3 @@ async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profil
         matmul=settings.bfloat16_matmul,
     )
     return f"run {settings.run}, step {latest.step}", spec, profile
-
-
-def model_spec(model: Path, name: str, rows: int) -> ProbeSpec:
-    """Return a spec of tasks of ours for a model without a run."""
-    from muster.authoring.tasks.generated import sample_of
-    from muster.models.files import load_tokenizer
-    from muster.protocol.prompts import prompt_tokens
-    from muster.verification.probes import ProbeRequest, ProbeSpec
-    from muster.verification.profiles import profile_hash
-
-    profile_hash(name)  # raises ConfigError for a name that is none
-    draw, tokenizer, tasks = random.Random(f"muster doctor {name}"), load_tokenizer(model), sample_of(0)
-    requests = [
-        ProbeRequest(
-            prompt_tokens=prompt_tokens(tokenizer, draw.choice(tasks)[1], draw.choice((8, 12, 16))).tolist(),
-            seed=draw.getrandbits(63),
-            max_tokens=MODEL_TOKENS,
-        )
-        for _ in range(rows)
-    ]
-    return ProbeSpec(model=model.resolve(), profile=name, temperature=1.0, calls=[requests])

@@ -231,7 +231,7 @@ async def check_node(node: LocalNode, request: UpRequest) -> None:
     if node.role != "worker":
         return
     if request.check_engine:
-        found = await check_engine(session, None, None, ENGINE_ROWS)
+        found = await check_engine(session, ENGINE_ROWS)
         if "error" in found:
             raise CheckError(found["error"], hint=found["hint"])
         session.note(f"engine: {ENGINE_ROWS} rows generated and replayed, none rejected")
