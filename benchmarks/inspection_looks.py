@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from benchmarks import inspection_steps, real_model, report
 from benchmarks.real_model_days import NAME as SMOLLM2
 from benchmarks.real_model_days import TOKENS
 from muster.authoring.models.variants import Change, rounded_to, save_changed, to_fp8, with_noise
-from muster.models.arithmetic import HONEST, computing
+from muster.models.arithmetic import HONEST, computing, perturbing
 from muster.proofs import seeded_sampling
 from muster.rollouts.schema import Rollout
 from muster.verification import replay
@@ -42,6 +42,8 @@ COUNTS = {DEMO: 128, SMOLLM2: 24}
 """Rows of each model."""
 HOSTILE_ROWS = 24
 """Of each hostile step."""
+PERTURBED = 4
+"""Perturbed machines beside those of each arithmetic."""
 CONTEXT = {DEMO: 8, SMOLLM2: 64}
 """Tokens of the prompt that who computes less still reads."""
 CASES = [(model, profile.name) for model in COUNTS for profile in (CPU_FP32, BF16)]
@@ -70,6 +72,12 @@ def running(model: str, profile: str, count: int) -> Iterator[tuple[Path, Engine
 def looks_of(replayer: Replayer, rows: Sequence[Rollout], seeds: LookSeeds = SEEDS) -> np.ndarray:
     """Return the numbers of rows: [rows, 2, K]."""
     return np.array([row.look for row in replayer.errors(rows, seeds)])
+
+
+def others_of(replayer: Replayer) -> list[AbstractContextManager[None]]:
+    """Return contexts in which a replay computes as other machines might: in each arithmetic, and some perturbed."""
+    named = [computing(replayer.model, one) for one in HONEST[replayer.profile.dtype]]
+    return [*named, *(perturbing(replayer.model) for _ in range(PERTURBED))]
 
 
 # --- look_honest
@@ -101,8 +109,8 @@ def measure_hostile(profile: str, count: int) -> dict[str, int]:
                 rows = bare_rows(requests, engine.generate(requests))
                 replayer.load_weights(hostile)
             before = outcomes.copy()
-            for arithmetic in HONEST[replayer.profile.dtype]:
-                with computing(replayer.model, arithmetic):
+            for machine in others_of(replayer):
+                with machine:
                     looks = looks_of(replayer, rows)
                 held = [np.zeros_like(look) if not np.isfinite(look).all() else look for look in looks]
                 outcomes.update(check_row(replayer, row, look, SEEDS) for row, look in zip(rows, held, strict=True))
@@ -226,8 +234,8 @@ def measure_lies(model: str, profile: str, count: int) -> dict[str, tuple[dict[s
         made = bare_rows(requests, engine.generate(requests))
         rows, others = made[:count], made[count:]
         own, apart = looks_of(replayer, others), []
-        for arithmetic in HONEST[replayer.profile.dtype]:
-            with computing(replayer.model, arithmetic):
+        for machine in others_of(replayer):
+            with machine:
                 apart.append(np.abs(looks_of(replayer, others) - own).max(axis=(0, 2)))
         states, leads = LOOK_MARGIN[replayer.profile.dtype] * np.max(apart, axis=0)
         replayer.profile = replace(replayer.profile, look=LookLimits(states=states, leads=leads))

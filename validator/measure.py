@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from muster.models.arithmetic import computing
+from muster.models.arithmetic import computing, perturbing
 from muster.rollouts.schema import Rollout
 from muster.verification.measured import LOOK, MeasuredCell, count_distinct
 from muster.verification.probes import ProbeSpec, check_probe_rows, run_comparison
@@ -26,7 +26,9 @@ def measure(spec: ProbeSpec, rows: Sequence[Rollout]) -> bytes:
     check_probe_rows(rows, spec, replayer.vocabulary)
     with computing(replayer.model, spec.arithmetic):
         found = replayer.errors(rows, LOOK)
-    errors, looks = [row.errors for row in found], np.array([row.look for row in found])
+    with perturbing(replayer.model):
+        perturbed = replayer.errors(rows, LOOK)
+    errors, looks = [row.errors for row in found], np.array([[row.look for row in one] for one in (found, perturbed)])
     return MeasuredCell(spec.profile, "model", "cell", False, errors, count_distinct(rows), looks).to_bytes()
 
 

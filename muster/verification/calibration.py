@@ -43,7 +43,7 @@ MARGIN: Final = 2.0
 """How many times as far out as the worst honest value a limit that accuses is, at least."""
 
 LOOK_MARGIN: Final = {"float32": 2.0, "bfloat16": 2.5}
-"""By dtype: how many times as far out as honest machines' largest difference the limits of looks are."""
+"""By dtype: how many times as far out as honest and perturbed machines' largest difference the limits of looks are."""
 
 LEAST_LOOK_SHARE: Final = 0.125
 """Share of the profile's own limits of looks that a calibration's are, at least."""
@@ -272,9 +272,9 @@ def _row_limits(cells: Sequence[MeasuredCell], profile: Profile) -> dict[str, fl
 
 
 def _look_differences(cells: Sequence[MeasuredCell]) -> list[dict[str, float]]:
-    """Return how far each cell's looks are, at most, from those of the first cell of its model that has the same rows.
+    """Return how far each cell's looks are, at most, from a perturbed machine's, by limit; empty for a cell without.
 
-    By limit; empty for that first one.
+    And from those of the first cell of its model that has the same rows.
     """
     found, first = [], {}
     for cell in cells:
@@ -282,20 +282,16 @@ def _look_differences(cells: Sequence[MeasuredCell]) -> list[dict[str, float]]:
             found.append({})
             continue
         # Claims do not change with the machine that replays them.
-        key = cell.model, *(row.claimed.tobytes() for row in cell.rows)
-        if key not in first:
-            first[key] = cell.looks
-            found.append({})
-            continue
-        most = np.abs(cell.looks - first[key]).max(axis=(0, 2)).tolist()
+        one = first.setdefault((cell.model, *(row.claimed.tobytes() for row in cell.rows)), cell.looks[0])
+        most = np.abs(np.stack([*cell.looks, one]) - cell.looks[0]).max(axis=(0, 1, 3)).tolist()
         found.append({name: _finite(value) for name, value in zip(LookLimits.model_fields, most, strict=True)})
     return found
 
 
 def _look_limits(differences: Sequence[Mapping[str, float]], profile: Profile) -> LookLimits:
-    """Return the limits of looks, rounded up to three digits. The profile's own, where no rows were measured twice.
+    """Return the limits of looks, rounded up to three digits. The profile's own, where no looks were measured.
 
-    Too narrow ones blame nobody: numbers are false only where perturbed machines agree (`judge_look`).
+    They are wide enough for perturbed machines to agree (`judge_look`) on usual rows: else no lie would be seen.
     """
     found = {}
     for name, own in profile.look.model_dump().items():

@@ -40,7 +40,7 @@ class CellReport(Message):
     leaning: Annotated[FiniteFloat, Field(ge=0, le=1)]
     """Share of these units that lean, by the statistic that has most of them."""
     looks: dict[str, Measured]
-    """How far the numbers of its rows are, at most, from another cell's of the same rows, by limit; empty: no other."""
+    """How far the numbers of its rows are, at most, from other machines', by limit; empty: they were not measured."""
 
 
 class CheatReport(Message):

@@ -104,7 +104,7 @@ def distance(claimed: np.ndarray, own: np.ndarray, profile: Profile) -> float:
 
 
 def judge_look(claimed: np.ndarray, own: np.ndarray, others: Sequence[np.ndarray], profile: Profile) -> Outcome:
-    """Return whether the claimed numbers of a row are true, by this machine's and by those of perturbed ones.
+    """Return whether the claimed numbers of a row are true, by this machine's and those of other, perturbed ones.
 
     They are false if they are beyond the limit from all machines, and these within STABLE of it from this one.
     """

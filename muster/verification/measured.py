@@ -53,7 +53,7 @@ class MeasuredCell:
     distinct: int
     """How many of the rows differ in prompt or completion."""
     looks: np.ndarray | None = None
-    """Numbers of the rows under LOOK's seeds, float32 [rows, 2, K], where they were computed."""
+    """Under LOOK's seeds, where they were computed: float32 [2, rows, 2, K], first this machine's, then a perturbed one's."""
 
     @property
     def tokens(self) -> int:
@@ -93,7 +93,7 @@ def read_cell(path: Path) -> MeasuredCell:
             raise ValueError("no rows, or an empty one")
         if any(array.shape != (lengths.sum(),) for array in whole.values()):
             raise ValueError("arrays of other lengths than its rows'")
-        if looks is not None and (looks.ndim != 3 or looks.shape[:2] != (len(lengths), 2)):
+        if looks is not None and (looks.ndim != 4 or looks.shape[:3] != (2, len(lengths), 2)):
             raise ValueError("numbers of other looks than its rows'")
         parts = {name: np.split(array, np.cumsum(lengths)[:-1]) for name, array in whole.items()}
         rows = [TokenErrors(**{name: parts[name][i] for name in _ARRAYS}) for i in range(len(lengths))]

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 import numpy as np
 
 from muster.errors import MusterError, UnreachableError
-from muster.models.arithmetic import perturbing
+from muster.models.arithmetic import HONEST, computing, perturbing
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.verification.bundles import ReplayedRow
@@ -177,8 +177,8 @@ def check_row(
 ) -> Outcome:
     """Return whether a look's numbers of a row, [2, K], are true under the loaded weights (`judge_look`).
 
-    They are false as well where the row was `accepted` and is to blame. Perturbed machines, which cost about as many
-    replays as they are, compute it only where this one's numbers are beyond the limit.
+    They are false as well where the row was `accepted` and is to blame. Other arithmetics and perturbed machines, which
+    cost about as many replays as they are, compute it only where the claim is beyond the limit.
     """
     [row] = replayer.errors([rollout], seeds)
     assert row.look is not None
@@ -188,9 +188,13 @@ def check_row(
     found = judge_look(claimed, row.look, [], replayer.profile)
     if found != "false":
         return found
+    others: list[RowErrors] = []
+    for arithmetic in HONEST[replayer.profile.dtype]:
+        with computing(replayer.model, arithmetic):
+            others += replayer.errors([rollout], seeds)
     with perturbing(replayer.model):
-        others = [one.look for one in replayer.errors([rollout] * LOOK_DRAWS, seeds)]
-    return judge_look(claimed, row.look, [one for one in others if one is not None], replayer.profile)
+        others += replayer.errors([rollout] * LOOK_DRAWS, seeds)
+    return judge_look(claimed, row.look, [one.look for one in others if one.look is not None], replayer.profile)
 
 
 def shares_rejection(replayer: Replayer, rollout: Rollout) -> bool:

@@ -118,10 +118,8 @@ def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: d
         assert all(one.units[statistic] * 2 <= limit * 1.000001 for one in found.cells if one.units), statistic
     assert found.pool.activation < BF16.pool.activation, "tighter than limits that hold for every model"
     # Looks of the same rows differ between machines by something, and the limits are 2.5 times the most of it.
-    again = [*arithmetic.HONEST["bfloat16"], *calibration_grid.environments()]
-    assert [one.cell for one in found.cells if one.looks] == again
     for name, limit in found.look.model_dump().items():
-        most = max(one.looks[name] for one in found.cells if one.looks)
+        most = max(one.looks[name] for one in found.cells)
         own = getattr(BF16.look, name)
         assert limit == pytest.approx(max(2.5 * most, LEAST_LOOK_SHARE * own), rel=0.01)
         assert 0.002 < most < own / 2.5, name

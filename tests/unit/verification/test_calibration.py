@@ -232,10 +232,14 @@ def test_a_row_limit_is_twice_the_worst_honest_row_between_half_the_profiles_and
     assert found.rows["gap_worst"] == CPU_FP32.gap_worst.reject, "never wider than the profile's"
 
 
-def with_looks(states: float, leads: float, name: str = "many at once") -> MeasuredCell:
-    """Return a cell of the same rows each time, of which one's numbers are these."""
-    looks = np.zeros((20, 2, 4), dtype=np.float32)
-    looks[7, :, 2] = states, -leads
+def with_looks(states: float, leads: float, name: str = "many at once", perturbed: float = 0.0) -> MeasuredCell:
+    """Return a cell of the same rows each time, of which one's numbers are these.
+
+    A perturbed machine's are `perturbed` further.
+    """
+    looks = np.zeros((2, 20, 2, 4), dtype=np.float32)
+    looks[:, 7, :, 2] = states, -leads
+    looks[1, 3, :, 1] = perturbed
     return replace(cell([EXACT] * 20, name), looks=looks)
 
 
@@ -252,20 +256,25 @@ def test_limits_of_looks_are_from_what_machines_differ_by_on_the_same_rows(
     profile: Profile, states: float, leads: float, expected: tuple[float, float]
 ) -> None:
     """Twice as much, in bfloat16 2.5 times, rounded up; from an eighth of the profile's own limits to four times."""
-    other = replace(cell([errors(error=0.01)] * 20, "other rows"), looks=np.ones((20, 2, 4), dtype=np.float32))
+    other = replace(cell([errors(error=0.01)] * 20, "other rows"), looks=np.ones((2, 20, 2, 4), dtype=np.float32))
     found = derived(
         with_looks(0, 0), with_looks(states, leads, "split sums"), with_looks(0, 0, "AVX2"), other, profile=profile
     )
     assert (found.look.states, found.look.leads) == pytest.approx(expected)
-    assert [bool(one.looks) for one in found.cells] == [False, True, True, False]
-    assert found.cells[1].looks["leads"] == pytest.approx(leads)
+    assert [one.looks["leads"] for one in found.cells] == pytest.approx([0, leads, 0, 0])
     assert found.to_profile().look == found.look
     check_calibration(found, MODEL, MICRO)
 
 
-def test_without_rows_that_were_measured_twice_the_profile_s_limits_of_looks_hold() -> None:
+def test_limits_of_looks_leave_room_for_perturbed_machines() -> None:
+    found = derived(with_looks(1, 1), with_looks(1, 1, "split sums", perturbed=2**-17))
+    assert (found.look.states, found.look.leads) == pytest.approx((1.53e-5, 1.53e-5))
+    assert [one.looks["states"] for one in found.cells] == pytest.approx([0, 2**-17])
+
+
+def test_without_looks_the_profile_s_limits_of_them_hold() -> None:
     assert derived(cell([EXACT] * 20)).look == CPU_FP32.look
-    assert derived(with_looks(1, 1)).look == CPU_FP32.look
+    assert derived(cell([EXACT] * 20)).cells[0].looks == {}
 
 
 @pytest.mark.parametrize("share", [0.12, 4.1])
