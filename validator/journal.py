@@ -95,8 +95,8 @@ class ValidatorJournal(Journal):
         A verdict that accuses stays: its evidence holds whatever was drawn.
         """
         self.execute(
-            """UPDATE commitments SET state = 'pending', accepted = NULL, retry_at = 0
-               WHERE block > ? AND state IN ('judged', 'passed') AND (node, idx, root) NOT IN
+            """UPDATE commitments SET state = 'pending', called = 0, accepted = NULL, retry_at = 0
+               WHERE block > ? AND state IN ('pending', 'judged', 'passed') AND (node, idx, root) NOT IN
                      (SELECT node, idx, root FROM verdicts WHERE court IS NOT NULL)""",
             block - SAMPLE_BLOCKS,
         )
@@ -169,7 +169,7 @@ class ValidatorJournal(Journal):
         A verdict that is about to be taken to court once more stays.
         """
         self.execute(
-            """UPDATE commitments SET state = 'pending', retry_at = 0
+            """UPDATE commitments SET state = 'pending', called = 0, retry_at = 0
                WHERE state = 'judged' AND reason = 'data_missing'
                  AND (node, idx, root) IN (SELECT node, idx, root FROM cases WHERE case_id = ? AND kind = ?)
                  AND (node, idx, root) NOT IN
@@ -206,9 +206,21 @@ class ValidatorJournal(Journal):
         """Inspect it again later."""
         self.execute(f"UPDATE commitments SET retry_at = ? WHERE {_KEY}", retry_at, c.node, c.index, c.root)
 
+    def is_called(self, c: CommittedWork) -> bool:
+        """Return whether a place at a commitment was this validator's."""
+        return bool(self.value(f"SELECT called FROM commitments WHERE {_KEY}", c.node, c.index, c.root))
+
+    def call(self, c: CommittedWork) -> None:
+        """Note that a place at a commitment is this validator's."""
+        self.execute(f"UPDATE commitments SET called = 1 WHERE {_KEY}", c.node, c.index, c.root)
+
     def pass_over(self, c: CommittedWork) -> None:
-        """Leave a commitment to others."""
-        self.execute(f"UPDATE commitments SET state = 'passed' WHERE {_KEY}", c.node, c.index, c.root)
+        """Leave a commitment to others; an earlier verdict on it stays."""
+        self.execute(
+            f"""UPDATE commitments SET state = CASE WHEN (node, idx, root) IN (SELECT node, idx, root FROM verdicts)
+                                                    THEN 'judged' ELSE 'passed' END WHERE {_KEY}""",
+            *(c.node, c.index, c.root),
+        )
 
     def judge(
         self,

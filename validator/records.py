@@ -15,12 +15,13 @@ SCHEMA: Final = (
     # state: pending, judged, skipped (its node is convicted), or passed (no place is this validator's).
     # live: whether the chain still has it, after reorgs.
     # turn: this validator's own order, so that several are through a backlog sooner together.
+    # called: whether a place was this validator's: from then on it looks, also if the file comes late or never.
     # pooled: the rows that all validators re-run, where this one has.
     """CREATE TABLE IF NOT EXISTS commitments (
         node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, hour INTEGER NOT NULL,
         block INTEGER NOT NULL, live INTEGER NOT NULL DEFAULT 1, state TEXT NOT NULL DEFAULT 'pending',
         turn INTEGER NOT NULL, seen_at REAL NOT NULL, retry_at REAL NOT NULL DEFAULT 0, accepted INTEGER, reason TEXT,
-        pooled TEXT, PRIMARY KEY (node, idx, root)
+        called INTEGER NOT NULL DEFAULT 0, pooled TEXT, PRIMARY KEY (node, idx, root)
     )""",
     "CREATE INDEX IF NOT EXISTS pending ON commitments (state, step)",
     "CREATE INDEX IF NOT EXISTS hours ON commitments (hour)",

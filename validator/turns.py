@@ -29,10 +29,14 @@ class Turns:
     async def is_ours(self, c: CommittedWork) -> bool:
         """Return whether to look at a commitment now; else ask again when a place may open, or pass over it.
 
-        Raises TRANSIENT errors.
+        Who had a place looks, also when its turn is over: else a file that never comes would accuse nobody. Raises
+        TRANSIENT errors.
         """
+        if self.journal.is_called(c):
+            return True
         answer = await self.client.ask_call(c.run, c.node, c.index, c.root)
         if answer.may_look:
+            self.journal.call(c)
             return True
         if answer.turn_at is None:
             self.journal.pass_over(c)

@@ -62,17 +62,14 @@ async def test_late_file_costs_fee_and_unsettled_pay(world: World) -> None:
                 receipt = await client.put_file(data, run, 0, hash_bytes(root))
             assert receipt.stored_at > (await chain.call(runs.commitment(node, 0))).committed_at
 
-            # 3. The case ends cured, and the file is inspected.
+            # 3. The case ends cured. By then nobody's place is left to look at the file.
             async def resolved() -> bool:
                 cases, ends = await world.events(CaseOpened), await world.events(CaseResolved)
                 return len(cases) == len(ends)
 
             await until(resolved, "every case ends")
 
-            async def inspected() -> bool:
-                return sum(verdict.accepted for verdict in await world.verdicts("w1")) >= 2
-
-            await until(inspected, "two validators accept the file")
+            assert not any(verdict.accepted for verdict in await world.verdicts("w1"))
 
             # 4. The worker loses its pay and one fee, however many validators accused it.
             cases = await world.events(CaseOpened)

@@ -11,7 +11,7 @@ import pytest
 from muster.errors import UnreachableError
 from muster.protocol.messages import CallAnswer
 from testbed.samples.court import HEAD
-from testbed.samples.validator import ME, Clock, pending, receive, work
+from testbed.samples.validator import ME, Clock, pending, receive, verdict, work
 from validator import turns as turns_room
 from validator.journal import ValidatorJournal
 from validator.turns import Turns
@@ -42,6 +42,28 @@ async def test_a_commitment_that_others_look_at_is_passed_over(tmp_path: Path) -
         receive(journal, work(0))
         assert not await turns.is_ours(pending(journal)[0])
         assert (pending(journal), journal.backlog(), journal.open_hour(after=0, before=9)) == ([], 0, None)
+
+
+async def test_who_had_a_place_looks_also_when_its_turn_is_over(tmp_path: Path) -> None:
+    """The file did not come meanwhile, and nobody would accuse its node. A reorg calls others."""
+    with ValidatorJournal(tmp_path, "me", 1, ME) as journal:
+        receive(journal, work(0))
+        [c] = pending(journal)
+        assert await turns_of(journal, CallAnswer(order=[ME], opens=0, may_look=True)).is_ours(c)
+        over = turns_of(journal, CallAnswer(order=[ME], opens=0, may_look=False))
+        assert await over.is_ours(c)
+        receive(journal, rewound_to=c.block)
+        assert not await over.is_ours(c)
+
+
+async def test_who_passes_over_work_that_it_has_judged_still_seals_its_hour(tmp_path: Path) -> None:
+    with ValidatorJournal(tmp_path, "me", 1, ME) as journal:
+        receive(journal, work(0))
+        [c] = pending(journal)
+        journal.judge(c, verdict(c), None, accuse_at=None)
+        receive(journal, rewound_to=c.block)
+        assert not await turns_of(journal, CallAnswer(order=[ME], opens=0, may_look=False)).is_ours(c)
+        assert (journal.count(c.hour, "judged"), journal.vouched(c.hour)) == (1, [])
 
 
 async def test_without_an_answer_nobody_passes_over_a_commitment(tmp_path: Path) -> None:
