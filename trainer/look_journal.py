@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from muster.chain.cursor import EventBatch
-from muster.constants import HOUR_SECONDS
+from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.contracts.court import CaseOpened
 from muster.contracts.runs import HourSealed, WorkCommitted
 from muster.protocol.counting import Tally
@@ -104,12 +104,17 @@ class LookJournal(Journal):
                 )
             self.execute("INSERT OR REPLACE INTO state VALUES ('cursor', ?)", cursor)
 
-    def record(self, batch: EventBatch, seconds: Mapping[int, int]) -> None:
-        """Record events of the chain; `seconds`: of the blocks of seals. The same event twice changes nothing."""
+    def record(self, batch: EventBatch, links: Mapping[tuple[str, int], ShownLink]) -> None:
+        """Record events of the chain. `links`: what the seals show, by validator and hour.
+
+        The same event twice changes nothing.
+        """
         with self.transaction():
             if batch.rewound_to is not None:
                 for table in ("commitments", "links"):
                     self.execute(f"DELETE FROM {table} WHERE block > ?", batch.rewound_to)
+                undrawn = batch.rewound_to - SAMPLE_BLOCKS
+                self.execute("UPDATE commitments SET known = NULL WHERE block > ?", undrawn)
             for event in batch:
                 if isinstance(event, WorkCommitted) and event.hour > self.last_hour:
                     self.execute(
@@ -117,11 +122,11 @@ class LookJournal(Journal):
                            ON CONFLICT DO NOTHING""",
                         *(event.node, event.index, hex_hash(event.root), event.step, event.hour, event.at.block),
                     )
-                elif isinstance(event, HourSealed) and event.hour > self.last_hour:
+                elif isinstance(event, HourSealed) and (link := links.get((event.validator, event.hour))) is not None:
                     self.execute(
                         """INSERT INTO links (validator, hour, link, second, block) VALUES (?, ?, ?, ?, ?)
                            ON CONFLICT DO NOTHING""",
-                        *(event.validator, event.hour, hex_hash(event.link), seconds[event.at.block], event.at.block),
+                        *(event.validator, event.hour, hex_hash(link.link), link.second, event.at.block),
                     )
                 elif isinstance(event, CaseOpened):
                     root = hex_hash(event.root)

@@ -20,9 +20,9 @@ from eth_utils.address import to_checksum_address
 
 from muster.chain.client import Chain
 from muster.chain.cursor import EventCursor
-from muster.clients.looks import NOT_FOUND, check_list, read_call, root_of
+from muster.clients.looks import NOT_FOUND, check_list, read_call, root_of, shown_links
 from muster.clients.orchestrator import OrchestratorClient
-from muster.constants import HOUR_SECONDS
+from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.contracts import wages
 from muster.contracts.court import CaseOpened
 from muster.contracts.runs import HourSealed, WorkCommitted
@@ -46,7 +46,7 @@ from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.files import write_durably
 from muster.runtime.loop import IDLE, Next
-from muster.verification.look_facts import ArrivedLook, CalledWork, judge_arrived
+from muster.verification.look_facts import ArrivedLook, CalledWork, judge_arrived, takers_of
 from muster.verification.profiles import Profile
 from muster.verification.rules import CommittedWork
 from trainer.look_journal import NO_ROW, Check, LookJournal
@@ -55,6 +55,10 @@ POLL_SECONDS: Final = 5.0
 
 CHECKING_SECONDS: Final = 1800
 """Longest that a list waits for checks that are still to be made, of the chain's seconds."""
+
+CONFLICT: Final = 409
+"""Status of an answer: there is a list of this hour or of a later one, as of a journal that is lost, or a stolen key's.
+"""
 
 REJECTION, SEARCH, PICK = 0, 1, 2
 """Ranks of checks: what holds work back is replayed first."""
@@ -104,10 +108,9 @@ class LookKeeper:
             await self.follow()
             if (c := self.journal.commitment(node, work.index)) is None:
                 return set()
-            known = await read_call(self.chain, self.client, self.terms, c)
-            self.journal.know(known)
-        came = self.journal.came(known.work)
-        return set(known.call(self.terms).takers([(one.validator, second) for one, second in came if one.accepted]))
+            known = await self._called(c)
+        came = [(one, second) for one, second in self.journal.came(known.work) if one.accepted]
+        return set(takers_of(known, came, (), self.terms))
 
     def _has_heard(self, c: CommittedWork, work: AcceptedCommitment) -> bool:
         heard = {verdict.signature for verdict, _ in self.journal.came(c)}
@@ -127,10 +130,19 @@ class LookKeeper:
             await self._pick(validator, hour)
         await self._list_due()
         for shown in self.journal.unsent():
-            await self.client.put_looks(shown)
-            self.journal.sent(shown.statement.hour)
+            await self._publish(shown)
         await self._post()
         return IDLE
+
+    async def _publish(self, shown: ShownLooks) -> None:
+        hour = shown.statement.hour
+        try:
+            await self.client.put_looks(shown)
+        except RefusedError as error:
+            if error.status != CONFLICT:
+                raise
+            log.warning("another list of this hour, or one of a later hour, is published", hour=hour)
+        self.journal.sent(hour)
 
     async def is_settled(self) -> bool:
         """Return whether all work that was committed is in lists, and what they count is posted, or cannot be."""
@@ -151,8 +163,9 @@ class LookKeeper:
             more = True
             while more:
                 batch = await self._cursor.poll()
-                seals = {event.at.block for event in batch if isinstance(event, HourSealed)}
-                self.journal.record(batch, await self.chain.block_times(seals))
+                seals = [event for event in batch if isinstance(event, HourSealed)]
+                seals = [event for event in seals if event.hour > self.journal.last_hour]
+                self.journal.record(batch, await shown_links(self.chain, seals))
                 await self._cursor.ack()
                 more, self._seen = batch.more, batch.last
 
@@ -185,11 +198,24 @@ class LookKeeper:
         """Have rejections replayed that no court decides: who accuses sends its case before its rejection."""
         seen = (await self.chain.block(self._seen)).timestamp if self._seen else 0
         for one, c in self.journal.rejections(seen):
+            if c.block + SAMPLE_BLOCKS > self._seen or not await self._takes_place(one, c):
+                continue  # what decides nothing is not worth a replay: others' rejections could keep all checks waiting
             named = one.position is not None and one.position < self.terms.positions
             row = one.position if one.position is not None and named else NO_ROW
             self.journal.add(
                 [Check(one.validator, c.node, c.index, one.root, row, c.hour, c.step, "rejection", REJECTION)]
             )
+
+    async def _takes_place(self, verdict: Verdict, c: CommittedWork) -> bool:
+        known = self.journal.known_of(c.node, c.index) or await self._called(c)
+        return verdict.validator in takers_of(known, self.journal.came(c), self.journal.refuted(c), self.terms)
+
+    async def _called(self, c: CommittedWork) -> CalledWork:
+        """Read who is called to a commitment; keep it once a reorg of the drawing block would be seen."""
+        known = await read_call(self.chain, self.client, self.terms, c)
+        if c.block + SAMPLE_BLOCKS <= self._seen:
+            self.journal.know(known)
+        return known
 
     async def _pick(self, validator: str, hour: int) -> None:
         """Choose which rows of a validator's hour are checked, once its link is shown."""
@@ -227,7 +253,7 @@ class LookKeeper:
     async def _looks(self, first: int, last: int) -> list[ArrivedLook]:
         """Return all verdicts about the work of these hours, judged by arrival, place, link and numbers."""
         for c in self.journal.unknown(first, last):
-            self.journal.know(await read_call(self.chain, self.client, self.terms, c))
+            await self._called(c)
         return self._judged(self.journal.known(first, last))
 
     def _judged(self, works: Sequence[CalledWork]) -> list[ArrivedLook]:

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
-from muster.clients.looks import LooksReader, read_call, totals_of
+from muster.clients.looks import LooksReader, read_call, shown_links, totals_of
 from muster.clients.run_data import CheckpointFetcher
 from muster.constants import HOUR_SECONDS
 from muster.contracts.runs import HourSealed, WorkCommitted
@@ -24,7 +24,7 @@ from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.verification.look import decode_look
-from muster.verification.look_facts import ArrivedLook, ShownLink, judge_arrived
+from muster.verification.look_facts import ArrivedLook, judge_arrived
 from muster.verification.model import check_row
 from muster.verification.profiles import Profile
 from muster.verification.replay import Replayer
@@ -87,15 +87,14 @@ class LookCheck:
         hours = range(hour - BEFORE, hour + SETTLE_HOURS + 1)
         works = [CommittedWork.of(one) for one in await chain.all_events(WorkCommitted) if one.run == run]
         seals = [one for one in await chain.all_events(HourSealed) if one.run == run and one.hour in hours]
-        seconds = await chain.block_times({one.at.block for one in seals})
-        links = {(one.hour, one.validator): ShownLink(one.link, seconds[one.at.block]) for one in seals}
+        links = await shown_links(chain, seals)
         refuted = {key_of(one) for found in lists.values() for one in found.checks if _holds_nothing(one)}
         came = await self._verdicts(hours.start)
         for c in works:
             about = came.get((c.node, c.index, "0x" + c.root.hex()))
             if c.hour not in hours or not about:
                 continue
-            shown = {who: link for (one, who), link in links.items() if one == c.hour}
+            shown = {who: link for (who, one), link in links.items() if one == c.hour}
             called = await read_call(chain, self.reader.client, self.terms, c)
             by = {who for who, node, index in refuted if (node, index) == (c.node, c.index)}
             self._looks.setdefault(c.hour, []).extend(judge_arrived(called, about, shown, by, self.profile, self.terms))

@@ -6,25 +6,28 @@ list says who is paid; the chain says what of that was posted and paid. `read_ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.transport import parse_answer
-from muster.constants import SAMPLE_BLOCKS
+from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.contracts import wages
 from muster.contracts.codec import Transaction
+from muster.contracts.runs import HourSealed
 from muster.contracts.wages import Posted, Pot
 from muster.errors import MalformedError, MismatchError, RefusedError
+from muster.protocol.draws import opens_chain
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import content_hash
 from muster.protocol.keys import RunKeys
 from muster.protocol.looks import Seat, call_order, settles_at, wages_tree
 from muster.protocol.messages import LookList, ShownLooks
 from muster.protocol.terms import Terms
-from muster.verification.look_facts import CalledWork
+from muster.verification.look_facts import CalledWork, ShownLink
 from muster.verification.rules import CommittedWork
 
 MAX_LISTS: Final = 48
@@ -158,6 +161,24 @@ def check_order(
         if call_order([replace(seat, rests=seat.address not in before) for seat in seats], **drawn) == list(order):
             return
     raise MismatchError(f"the orchestrator calls others to commitment {index} of {node} than the block's hash does")
+
+
+async def shown_links(chain: ChainReader, seals: Iterable[HourSealed]) -> dict[tuple[str, int], ShownLink]:
+    """Return by validator and hour the links that seals show; none that is not of its validator's chain.
+
+    The contract does not look at links. Raises TRANSIENT errors.
+    """
+    seals = list(seals)
+    who = sorted({one.validator for one in seals})
+    nodes = dict(zip(who, await chain.nodes(who), strict=True))
+    seconds = await chain.block_times({one.at.block for one in seals})
+
+    def is_true(seal: HourSealed) -> bool:
+        node = nodes[seal.validator]
+        return opens_chain(node.draw_tip, seal.link, seal.hour - node.registered_at // HOUR_SECONDS)
+
+    true = await asyncio.to_thread(lambda: [one for one in seals if is_true(one)])
+    return {(one.validator, one.hour): ShownLink(one.link, seconds[one.at.block]) for one in true}
 
 
 async def read_call(chain: ChainReader, client: OrchestratorClient, terms: Terms, c: CommittedWork) -> CalledWork:

@@ -161,6 +161,13 @@ def chain_preimages(secret: bytes, length: int) -> list[bytes]:
     return links[::-1]
 
 
+def opens_chain(tip: bytes, link: bytes, index: int) -> bool:
+    """Return whether a link is element `index` of the hash chain of this tip; there is none before the first."""
+    for _ in range(index + 1):
+        link = keccak(link)
+    return index >= 0 and link == tip
+
+
 def link_of(links: Sequence[bytes], first_hour: int, hour: int) -> bytes:
     """Return the link of a validator's hash chain for an hour. `first_hour`: that in which it registered.
 

@@ -71,6 +71,19 @@ class ArrivedLook:
         )
 
 
+def takers_of(
+    known: CalledWork, came: Sequence[tuple[Verdict, int]], refuted: Collection[str], terms: Terms
+) -> list[str]:
+    """Return whose verdicts about a commitment take places. Arguments as of `judge_arrived`."""
+    drawn_by = hex_hash(known.drawn_by)
+    holding = [
+        (verdict.validator, second)
+        for verdict, second in came
+        if verdict.validator not in refuted and verdict.drawn_by in (None, drawn_by)
+    ]
+    return known.call(terms).takers(holding)
+
+
 def judge_arrived(
     known: CalledWork,
     came: Sequence[tuple[Verdict, int]],
@@ -84,12 +97,7 @@ def judge_arrived(
     came: with the second of each. links: that validators have shown for its hour. refuted: whose rejections of it are.
     """
     c, drawn_by = known.work, hex_hash(known.drawn_by)
-    holding = [
-        (verdict.validator, second)
-        for verdict, second in came
-        if verdict.validator not in refuted and verdict.drawn_by in (None, drawn_by)
-    ]
-    takers = known.call(terms).takers(holding)
+    takers = takers_of(known, came, refuted, terms)
     found = []
     for verdict, second in sorted(came, key=lambda one: one[1]):
         who, link = verdict.validator, links.get(verdict.validator)
@@ -100,7 +108,7 @@ def judge_arrived(
             why = "refuted"
         elif who not in takers:
             why = "late" if who in known.order else "uncalled"
-        elif not verdict.look:
+        elif not verdict.look or verdict.reason == "data_missing":
             why = "unread"
         elif verdict.drawn_by != drawn_by or not _is_whole(verdict, profile, terms):
             why = "incomplete"

@@ -16,12 +16,13 @@ import pytest
 from muster.clients.look_check import LookCheck
 from muster.clients.looks import LooksReader, read_call, root_of, totals_of
 from muster.constants import HOUR_SECONDS, TOKEN
-from muster.contracts import token, wages
+from muster.contracts import registry, runs, token, wages
 from muster.contracts.codec import Transaction
 from muster.errors import MismatchError, RefusedError
+from muster.protocol.draws import link_of
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import checked_rows, link_due_at, rows_of_look, settles_at, wage
-from muster.protocol.messages import LookList, StepReport
+from muster.protocol.messages import LookList, ShownLooks, StepReport
 from muster.verification.audit import find_commitment
 from muster.verification.look import encode_look, numbers_of
 from muster.verification.look_facts import CalledWork
@@ -277,6 +278,8 @@ async def test_rejections_without_a_case_are_replayed_and_give_their_place_away(
     await looking.look(second, "w1", known)
     unnamed = await looking.called("w2", 1)
     await looking.look(looking.name_of(unnamed.order[0]), "w2", unnamed, **{**rejects, "position": None})
+    uncalled = looking.name_of(known.order[3])
+    await looking.look(uncalled, "w1", known, **rejects)  # it decides nothing, so it costs the trainer no replay
     async with looking.run_fixture.local_chain() as dev:
         await dev.mine()
     async with looking.keeper() as keeper:
@@ -303,6 +306,44 @@ async def test_rejections_without_a_case_are_replayed_and_give_their_place_away(
         async with looking.client(looking.name_of(third)) as client:
             asked = await client.ask_call(looking.run, known.work.node, known.work.index, known.work.root)
         assert asked.turn_at is not None, "the place comes free"
+
+
+async def test_a_link_of_another_chain_or_hour_shows_no_looks(looking: Looking) -> None:
+    hour = await looking.new_hour()
+    known = await looking.called("w2", 2)
+    liar, honest = map(looking.name_of, known.order[:2])
+    for validator in (liar, honest):
+        await looking.look(validator, "w2", known)
+    await looking.at((hour + 1) * HOUR_SECONDS + 60)
+    await looking.seal(hour, honest)
+    async with looking.run_fixture.chain(liar) as chain:
+        joined = (await chain.call(registry.node(chain.signer.address))).registered_at // HOUR_SECONDS
+        earlier = link_of(looking.run_fixture.links(liar)[0], joined, hour - 1)
+        await chain.send(runs.seal(looking.run, hour, bytes(32), earlier))
+    async with looking.keeper() as keeper, looking.reader() as reader:
+        await keeper.poll()
+        assert set(keeper.journal.links(hour)) == {known.order[1]}
+        await conclude(keeper)
+        await looking.at(settles_at(hour))
+        await keeper.poll()
+        listed = await reader.list(hour)
+        assert listed is not None
+        assert {looking.name_of(one.validator): one.why for one in listed.looks} == {liar: "unlinked", honest: None}
+        assert (await LookCheck(reader, looking.terms, CPU_FP32).run(hour)).differences == []
+
+
+async def test_a_list_that_another_journal_published_keeps_no_later_one_waiting(looking: Looking) -> None:
+    async with looking.keeper() as keeper:
+        hour = keeper.journal.last_hour
+        keeper.journal.execute("UPDATE lists SET sent = 0")
+        assert keeper.journal.unsent()[-1].statement.hour == hour
+
+        async def refuse(shown: ShownLooks) -> None:
+            raise RefusedError("there is another list", status=409, title="Conflict")
+
+        keeper.client.put_looks = refuse  # type: ignore[method-assign]
+        await keeper.poll()
+        assert keeper.journal.unsent() == []
 
 
 async def test_a_list_that_the_trainer_did_not_sign_is_refused(looking: Looking) -> None:

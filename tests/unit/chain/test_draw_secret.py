@@ -7,8 +7,7 @@ from pathlib import Path
 from eth_utils.crypto import keccak
 
 from muster.chain.draw_secret import create_draw_secret, draw_tip
-from muster.protocol.draws import chain_preimages
-from testbed.chain.rules import opens_chain
+from muster.protocol.draws import chain_preimages, opens_chain
 
 
 def test_the_hash_chain_opens_front_to_back(tmp_path: Path) -> None:
@@ -17,6 +16,7 @@ def test_the_hash_chain_opens_front_to_back(tmp_path: Path) -> None:
     assert opens_chain(draw_tip_of(links), links[0], 0)
     assert all(opens_chain(draw_tip_of(links), links[i], i) for i in (1, 17, 49))
     assert not opens_chain(draw_tip_of(links), links[18], 17)
+    assert not opens_chain(draw_tip_of(links), draw_tip_of(links), -1), "the tip is no link"
     assert links[-1] == secret
     assert tip != draw_tip_of(links), "the tip depends on the length"
     assert create_draw_secret(tmp_path) == secret

@@ -27,6 +27,7 @@ from muster.protocol.draws import (
     draw_unit,
     group_draw,
     link_of,
+    opens_chain,
     position_seed,
 )
 from muster.protocol.eip712 import Domain, recover_signer
@@ -48,7 +49,6 @@ from muster.verification.bundles import EvidenceBundle
 from muster.verification.profiles import profile_hash
 from muster.verification.rules import CommittedWork
 from scripts.contract_vectors import terms_with
-from testbed.chain.rules import opens_chain
 from testbed.paths import ROOT
 from testbed.samples.terms import keys_of
 from validator.sealing import vouch_leaf

@@ -13,10 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from muster.chain.cursor import EventBatch
+from muster.contracts.codec import Place
+from muster.contracts.runs import WorkCommitted
 from muster.errors import MismatchError, RefusedError, UnreachableError
 from muster.rollouts.schema import Rollout
 from muster.runtime.loop import AGAIN, IDLE
 from muster.verification.look import LookSeeds
+from muster.verification.look_facts import CalledWork
 from muster.verification.profiles import CPU_FP32, Limit
 from muster.verification.replay import Replayer
 from muster.verification.rules import CommittedWork
@@ -194,3 +198,17 @@ async def test_a_server_that_is_busy_makes_no_look_false(monkeypatch: pytest.Mon
     busy = RefusedError("later", status=503, title="Busy")
     with pytest.raises(RefusedError):
         await test_a_look_at_a_file_that_nobody_can_replay(busy, True, "false", monkeypatch)
+
+
+def test_another_drawing_block_calls_and_draws_anew(tmp_path: Path) -> None:
+    """A reorg may take the block after a commitment and leave the commitment's."""
+    with LookJournal(tmp_path, "trainer", 1) as journal:
+        made = WorkCommitted(Place(9, b"", b"", 0), 1, NODE, step=2, index=5, hour=9, root=ROOT)
+        journal.record(EventBatch((made,), 9, 10), {})
+        work = journal.commitment(NODE, 5)
+        assert work is not None
+        journal.know(CalledWork(work, (SEEDS.validator,), 1, b"\2" * 32, operator="op", work_class=0))
+        journal.record(EventBatch((), 11, 11, rewound_to=10), {})
+        assert journal.known_of(NODE, 5) is not None
+        journal.record(EventBatch((), 10, 10, rewound_to=9), {})
+        assert (journal.commitment(NODE, 5), journal.known_of(NODE, 5)) == (work, None)

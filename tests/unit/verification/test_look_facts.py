@@ -9,9 +9,10 @@ from muster.constants import HOUR_SECONDS
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import hold_seconds, link_due_at, rows_of_look, wage
 from muster.protocol.messages import Verdict
+from muster.protocol.reasons import Reason
 from muster.verification.look import encode_look, numbers_of
 from muster.verification.look_facts import CalledWork, ShownLink, judge_arrived
-from muster.verification.profiles import CPU_FP32
+from muster.verification.profiles import BF16, CPU_FP32
 from muster.verification.rules import CommittedWork
 from testbed.samples.messages import verdict_of
 from testbed.samples.terms import terms_of
@@ -29,10 +30,16 @@ LINKS = {who: ShownLink(b"\x01" * 32, SEALED) for who in (A, B, C, D)}
 WHOLE = encode_look([np.zeros((2, numbers_of(PROFILE)))] * rows_of_look(TERMS, WORK.index), PROFILE)
 
 
-def verdict(validator: str, *, accepted: bool = True, look: str = WHOLE, drawn_by: bytes = DRAWN) -> Verdict:
-    return verdict_of(
-        node=NODE, index=7, validator=validator, accepted=accepted, look=look, drawn_by=hex_hash(drawn_by)
-    )
+def verdict(
+    validator: str,
+    *,
+    accepted: bool = True,
+    look: str = WHOLE,
+    drawn_by: bytes = DRAWN,
+    reason: Reason | None = None,
+) -> Verdict:
+    about = {"accepted": accepted, "look": look, "drawn_by": hex_hash(drawn_by), "reason": reason}
+    return verdict_of(node=NODE, index=7, validator=validator, **about)
 
 
 def whys(*came: tuple[Verdict, int], links: dict[str, ShownLink] = LINKS, refuted: str = "") -> dict[str, str | None]:
@@ -57,11 +64,17 @@ def test_an_open_place_is_the_next_ones() -> None:
         (verdict(A, look=WHOLE[:-2]), "incomplete"),
         (verdict(A, look=WHOLE[:-8] + "0000807f"), "incomplete"),
         (verdict(A, accepted=False), None),
+        (verdict(A, accepted=False, reason="data_missing"), "unread"),
     ],
-    ids=["nothing", "a byte short", "an infinite number", "a rejection with numbers"],
+    ids=["nothing", "a byte short", "an infinite number", "a rejection with numbers", "numbers of a missing file"],
 )
 def test_numbers_are_whole_or_do_not_count(said: Verdict, why: str | None) -> None:
     assert whys((said, OPENS)) == {A: why}
+
+
+def test_numbers_of_another_arithmetic_do_not_count() -> None:
+    [look] = judge_arrived(KNOWN, [(verdict(A), OPENS)], LINKS, (), BF16, TERMS)
+    assert look.why == "incomplete"
 
 
 def test_a_look_at_rows_that_another_block_drew_holds_no_place() -> None:
