@@ -345,7 +345,7 @@ async def test_a_path_takes_its_kind_of_slot_however_a_route_reads_it(written: s
     """A route takes its number in each of these forms."""
     crowd = Crowd()
     crowd.go.set()
-    for kind, path in (("list", "verdicts"), ("list", "traps/7"), ("watcher", "live"), ("viewer", "nodes/0x")):
+    for kind, path in (("list", "verdicts"), ("list", "looks/7"), ("watcher", "live"), ("viewer", "nodes/0x")):
         assert crowd.admission.slots_by_kind[kind].take("b")
         sent = await crowd.request(written.format(path), crowd.connection())
         assert [one["status"] for one in sent[:1]] == [503], path
