@@ -429,7 +429,7 @@ class Size:
     """Validators, rate and days with which those that save next to nothing are played, beside USUAL."""
     months: int = 100_000
     """Of honest validators in bfloat16."""
-    steps: int = 200
+    steps: int = 1_000
     """Of honest nodes' pools."""
 
 
