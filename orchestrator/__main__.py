@@ -105,7 +105,6 @@ async def _serve(settings: Settings) -> None:
                 host, port = one.getsockname()[:2]
                 log.info("listening", host=host, port=port, run=settings.run, connections=budget, answers=name or "all")
             measure([door.table for door in doors])
-            service.page.views.counter.is_busy = lambda: any(door.members_wait() for door in doors)
             gc.collect()
             gc.freeze()  # later collections skip the objects that live as long as the process, and so pause less
             # 3. Until a signal.

@@ -257,10 +257,6 @@ class Admission:
             HeldQuestion(board, connection, cycle, wait, partial(slots.release, party))
         return is_free
 
-    def members_wait(self) -> bool:
-        """Return whether a request of a member or of the trainer waits for a slot."""
-        return any(self.slots_by_kind[kind].waiting for kind in ("trainer", "member"))
-
     async def party(self, scope: Scope) -> tuple[str, str]:
         """Return whose request it is: the kind of party, and its address."""
         connection: BoundedProtocol = scope["state"]["connection"]

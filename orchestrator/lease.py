@@ -1,6 +1,6 @@
 """Settle what each process of a run has to itself: the work that one does for all, its database file, its spool.
 
-Of the processes on one PostgreSQL one follows the chain, counts tokens and lets old work go. It holds an advisory lock
+Of the processes on one PostgreSQL one follows the chain and lets old work go. It holds an advisory lock
 on a connection that stays open. The server frees the lock when the connection ends or says
 nothing for SILENT_SECONDS, and another process takes over. For a moment two may do the work: what they write excludes
 each other in the database. All that serve share a second lock there, by which the last one knows that it is the last. A
@@ -34,7 +34,7 @@ RENEW_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 10
 """Without a renewal, after which the server takes the lease away: as long as a frozen process keeps it."""
 
-TASKS: Final = ("follower", "token_counter", "retention", "release")
+TASKS: Final = ("follower", "retention")
 """What only the process with the lease does."""
 
 _KEY: Final = 0x6C656164  # "lead"

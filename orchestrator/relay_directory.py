@@ -9,14 +9,14 @@ checks every byte anyway. Offers and who reported are in the database, the repor
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from sqlalchemy import Connection, delete, func, select
 
 from muster.clients.storage import ContentStore
-from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbehaviourReport
+from muster.protocol.messages import Message, MisbehaviourReport, RelayOffer, SignedMisbehaviourReport
 from muster.runtime import telemetry
 from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.connection import is_private, url_problem
@@ -45,9 +45,6 @@ UNREACHED: Final = "forward the port and set shardcast.host and shardcast.url, o
 MAX_LISTED: Final = 64
 """Relays named to a client, the owner's first, then the offers renewed last."""
 
-MAX_KNOWN: Final = 1_000
-"""Relays that are known besides, though their offers may have lapsed."""
-
 CHECK_SECONDS: Final = 5.0
 """How long an offered URL may take to answer."""
 
@@ -59,13 +56,12 @@ OFFERS: Final = telemetry.gauge("relay_offers", "Members that offer to serve wei
 REPORTS: Final = telemetry.counter("relay_misbehaviour_reports", "Reports of sources that sent other bytes")
 
 
-@dataclass(frozen=True)
-class KnownRelay:
+class KnownRelay(Message):
+    """A relay that clients get, and whose it is."""
+
     url: str
     operator: str
     """Empty for one of the run's owner."""
-    listed: bool
-    """Whether clients get it now."""
 
 
 @dataclass(eq=False)
@@ -99,14 +95,12 @@ class RelayDirectory:
         return list(dict.fromkeys([*self._own, *connection.execute(query).scalars()]))[:MAX_LISTED]
 
     def known(self, connection: Connection) -> list[KnownRelay]:
-        """Return the owner's relays, then those that members offered, the newest offers first."""
-        listed = set(self.listed(connection))
-        found = {url: KnownRelay(url, "", url in listed) for url in self._own}
-        query = select(*relay_offers.c["url", "operator"]).order_by(relay_offers.c.expiry.desc())
-        for row in connection.execute(query.limit(MAX_KNOWN)):
-            if len(found) < MAX_KNOWN:
-                found.setdefault(row.url, KnownRelay(row.url, row.operator, row.url in listed))
-        return list(found.values())
+        """Return the relays that are listed, and whose they are."""
+        urls = self.listed(connection)
+        query = select(*relay_offers.c["url", "operator"]).where(relay_offers.c.url.in_(urls))
+        operators: dict[str, str] = dict(map(tuple, connection.execute(query.order_by(relay_offers.c.expiry))))
+        operators |= dict.fromkeys(self._own, "")
+        return [KnownRelay(url=url, operator=operators[url]) for url in urls]
 
     async def count(self) -> int:
         """Return how many members offer to serve weights now."""
@@ -167,11 +161,6 @@ class RelayDirectory:
         if problem:
             raise problems.malformed(f"{offered.url!r} cannot be listed: it {problem}")
         return offered.url.rstrip("/"), member.operator
-
-    def offered(self, connection: Connection, urls: Collection[str]) -> set[str]:
-        """Return which base URLs are the owner's, or what a member offered last."""
-        query = select(relay_offers.c.url).where(relay_offers.c.url.in_(urls))
-        return {*connection.execute(query).scalars(), *(url for url in self._own if url in urls)}
 
     async def report(self, caller: Caller, run: int, report: MisbehaviourReport) -> bool:
         """Take a report of a misbehaving source; return whether its operator had not reported that source yet."""

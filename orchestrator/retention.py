@@ -61,7 +61,6 @@ from orchestrator.tables import (
     commitments,
     documents,
     evidence,
-    file_tokens,
     hour_tallies,
     leaving,
     outcomes,
@@ -239,8 +238,6 @@ class Retention:
         own = within(uploads, node, first, last)
         for row in connection.execute(select(*uploads.c["file_hash", "document"]).where(*own)).all():
             left += [("files", row.file_hash), ("uploads", content_hash(row.document.encode()))]
-        hashes = select(uploads.c.file_hash).where(*own)
-        connection.execute(delete(file_tokens).where(file_tokens.c.node == node, file_tokens.c.file_hash.in_(hashes)))
         for table in (verdicts, calls, uploads):
             connection.execute(delete(table).where(*within(table, node, first, last)))
         leave(connection, left, day)

@@ -157,7 +157,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         owner = (await chain.call(runs.run_info(settings.run))).owner
         environments = Environments(where, settings.run, owner, database, ours)
         relays = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url)
-        announcements = Announcements(where, owner, queries, database, relays, storage_url=storage_url)
+        announcements = Announcements(where, owner, queries, database, storage_url=storage_url)
         # 4. The run's own files, and whose tasks they are.
         files = await offer_files(ours.run_folder, uploads.files)
         await warn_of_lacks(terms, settings.shardcast.relays, uploads.files)

@@ -27,7 +27,6 @@ from orchestrator.commitment_status import State
 from orchestrator.statements import insert_new, insert_once
 from orchestrator.tables import (
     commitments,
-    file_tokens,
     hour_tallies,
     leaving,
     outcomes,
@@ -142,12 +141,6 @@ def _count(connection: Connection, node: str, first: int, last: int, counts: dic
     own = within(uploads, node, first, last)
     used = select(func.count()).select_from(uploads).join(spent, spent.c.file_hash == uploads.c.file_hash)
     add(node, "files", connection.execute(used.where(*own, spent.c.used)).scalar_one())
-    files = select(uploads.c.file_hash).where(*own)
-    tokens = select(func.count(), func.coalesce(func.sum(file_tokens.c.tokens), 0))
-    tokens = tokens.where(file_tokens.c.node == node, file_tokens.c.file_hash.in_(files))
-    counted, total = connection.execute(tokens).one()
-    add(node, "counted", counted)
-    add(node, "tokens", int(total))
 
 
 def within(table: Any, node: str, first: int, last: int) -> tuple[Any, ...]:

@@ -29,7 +29,7 @@ from sqlalchemy.schema import SchemaItem
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "19"
+VERSION: Final = "20"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -372,7 +372,6 @@ machines: Final = _table(
     Column("devices", Integer, nullable=False),
     Column("tokens_per_second", Float, nullable=False),
     Column("gas_hours", Float),
-    Column("body_hash", _HASH, nullable=False, default=""),
     Column("received", Float, nullable=False),
 )
 """What nodes said last of the machines they run on. It is not checked, and nothing is paid by it."""
@@ -446,16 +445,6 @@ leaving: Final = _table(
 """Files that are to be deleted from storage, and those deleted lately: `since` is the chain's second of that. `day`: in
 whose summary is what is left of one."""
 
-served: Final = _table(
-    "served",
-    Column("url", String(200), primary_key=True),
-    Column("node", _ADDRESS, primary_key=True),
-    Column("bytes", BigInteger, nullable=False),
-    Column("received", Float, nullable=False),
-    Index("served_by_node", "node"),
-)
-"""How many bytes of weights each node says it has received from which source."""
-
 scores: Final = _table(
     "scores",
     Column("step", BigInteger, primary_key=True, autoincrement=False),
@@ -466,14 +455,6 @@ scores: Final = _table(
     Index("scores_by_benchmark", "benchmark", "step"),
 )
 """What steps score on published benchmarks. `document` is an announcements.BenchmarkScore."""
-
-file_tokens: Final = _table(
-    "file_tokens",
-    Column("file_hash", _HASH, primary_key=True),
-    Column("node", _ADDRESS, nullable=False),
-    Column("tokens", BigInteger, nullable=False),
-)
-"""Completion tokens of files that were accepted, counted by reading them."""
 
 spent: Final = _table(
     "spent",
@@ -490,9 +471,8 @@ counts: Final = _counts(
     Column("kind", String(10), primary_key=True),
 )
 """How much there is of what, kept since counting takes too long: `accepts` and `rejections` that a validator gave, the
-`files` of a worker that went into a batch (`used`), those that were `counted` and their `tokens`, the `updates` of a
-trainer. From the chain, by IN_COURT, what a validator did there: cases opened, by outcome; `proofs`, `votes` revealed,
-`absences`, `seals`. Some of these may be 0."""
+`files` of a worker that went into a batch (`used`), the `updates` of a trainer. From the chain, by IN_COURT, what a
+validator did there: cases opened, by outcome; `proofs`, `votes` revealed, `absences`, `seals`. They may be 0."""
 
 IN_COURT: Final = counts.c.kind.in_(
     ["open", "guilty", "not_guilty", "no_quorum", "moot", "dismissed", "cured", "proofs", "votes", "absences", "seals"]

@@ -20,7 +20,6 @@ from orchestrator.tables import (
     counts,
     credit_tallies,
     credits,
-    file_tokens,
     hour_tallies,
     nodes,
     outcomes,
@@ -32,7 +31,7 @@ from orchestrator.tables import (
     uploads,
 )
 
-Kind = Literal["accepts", "rejections", "files", "counted", "tokens", "updates"]
+Kind = Literal["accepts", "rejections", "files", "updates"]
 """Of the table `counts`."""
 
 DAY_HOURS: Final = 24
@@ -188,13 +187,6 @@ def add(connection: Connection, address: str, kind: Kind, number: int) -> None:
     """Add to a count of an address."""
     if number:
         add_to(connection, counts, {"address": address, "kind": kind}, number)
-
-
-def count_tokens(connection: Connection, file_hash: str, node: str, tokens: int) -> None:
-    """Note, once, how many completion tokens the file of a node has."""
-    if insert_once(connection, file_tokens, {"file_hash": file_hash, "node": node, "tokens": tokens}):
-        add(connection, node, "counted", 1)
-        add(connection, node, "tokens", tokens)
 
 
 def spent_by(connection: Connection, step: int) -> list[Any]:

@@ -23,7 +23,6 @@ from muster.protocol.keys import RunKeys
 from muster.protocol.messages import Upload
 from muster.rollouts.reader import RolloutReader
 from muster.settings.schema import Settings
-from muster.shardcast.fetch.fetch import OnReceived
 from muster.verification.evidence import check_signatures
 from muster.verification.model import Model
 from muster.verification.rules import CommittedWork, Rules
@@ -93,12 +92,11 @@ async def make_context(
     client: OrchestratorClient,
     reader: RolloutReader,
     folder: Path,
-    on_received: OnReceived | None = None,
     step: int | None = None,
 ) -> RunVerificationContext:
     """Return the context of a run, with its files in `folder`.
 
-    `on_received`: counts the weights that arrive. `step`: whose weights are fetched first, else the newest's.
+    `step`: whose weights are fetched first, else the newest's.
 
     Raises UnreachableError while the orchestrator, a relay or a first checkpoint is missing, CheckError when one of
     them is not what the terms name.
@@ -111,7 +109,7 @@ async def make_context(
             raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")
         step = latest.step
     relays = Relays(settings.shardcast, client, settings.run)
-    checkpoints = CheckpointFetcher(chain, terms, relays, folder / "weights", on_received)
+    checkpoints = CheckpointFetcher(chain, terms, relays, folder / "weights")
     tasks = await RunTasks.fetch(client, terms, folder)
     checkpoint = await checkpoints.get(step)
     rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, tasks, checkpoint)

@@ -19,7 +19,7 @@ from muster.chain.draw_secret import load_draw_secret
 from muster.chain.types import Block
 from muster.clients.gas_watch import read_gas
 from muster.clients.looks import LooksReader
-from muster.clients.machine_report import MachineMeter, MachineReporter
+from muster.clients.machine_report import MachineReporter, TokenRate
 from muster.clients.node_session import NodeSession, node_session
 from muster.constants import DRAW_CHAIN_LENGTH, HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.contracts import registry, runs
@@ -90,7 +90,7 @@ async def serve(settings: Settings, kind: type[Validator] | None = None) -> None
             jobs = [validator.run()]
             if settings.validator.report_machine:
                 gas = partial(read_gas, session.chain, session.client)
-                reporter = MachineReporter(session.client, settings.run, validator.machine, processor_name, gas=gas)
+                reporter = MachineReporter(session.client, settings.run, TokenRate(), processor_name, gas=gas)
                 jobs.append(reporter.run())
             if notifier.host:
                 watch = ValidatorWatch(session.chain, session.client, notifier, state, settings.run)
@@ -110,8 +110,6 @@ class Validator:
         self.reader = reader
         self.links = links
         self.me = session.node
-        self.machine = MachineMeter()
-        """Counts what this validator says of itself."""
         state = settings.validator.state_dir
         self.journal = ValidatorJournal(state, session.identity, settings.run, self.me)
         kinds = (WorkCommitted, CaseOpened, CaseResolved, Convicted, Retired)
@@ -130,8 +128,9 @@ class Validator:
             poll = self.settings.chain.poll_seconds
             await PollLoop(log, "registration", poll).until_done(self.check_registration)
             await PollLoop(log, "transactions", poll).until_done(self._finish_transactions)
-            folder, received = self.settings.validator.state_dir, self.machine.add_received
-            prepare = partial(make_context, self.settings, self.chain, self.client, self.reader, folder, received)
+            prepare = partial(
+                make_context, self.settings, self.chain, self.client, self.reader, self.settings.validator.state_dir
+            )
             context = await PollLoop(log, "preparation", poll).until_done(prepare)
             with context.rules.scorers:
                 await self.serve_run(context)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from muster.chain.client import Chain
 from muster.chain.types import Block
-from muster.clients.machine_report import MachineMeter
+from muster.clients.machine_report import TokenRate
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import registry, runs
 from muster.contracts.codec import Call
@@ -43,8 +43,8 @@ class WorkerContext:
     journal: WorkJournal
     notifier: Notifier = field(default_factory=Notifier)
     """Notifies the operator; the default sends nothing."""
-    machine: MachineMeter = field(default_factory=MachineMeter)
-    """Counts what this worker says of itself."""
+    rate: TokenRate = field(default_factory=TokenRate)
+    """How fast this worker generates, as it says."""
     saved: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the journal has a new file."""
     delivered: asyncio.Event = field(default_factory=asyncio.Event)

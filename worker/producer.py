@@ -107,7 +107,7 @@ class Producer:
         assignment = Assignment(checkpoint.step, index, draw)
         requests = await asyncio.to_thread(make_requests, assignment, rules)
         started = time.monotonic()
-        with self._context.machine.rate.generating() as count:
+        with self._context.rate.generating() as count:
             generations = await self.weights.generate(requests)
             tokens = sum(len(generation.logprobs) for generation in generations)
             count(tokens)

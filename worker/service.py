@@ -93,7 +93,7 @@ async def _work(context: WorkerContext, engine: type[Engine]) -> None:
         if context.settings.worker.report_machine:
             devices = context.settings.worker.tensor_parallel if device_kind() == "cuda" else 1
             gas = partial(read_gas, context.chain, context.client)
-            reporter = MachineReporter(context.client, context.run, context.machine, device_name, devices, gas=gas)
+            reporter = MachineReporter(context.client, context.run, context.rate, device_name, devices, gas=gas)
             jobs.append(reporter.run())
         jobs.append(share(context.weights, context.run, context.settings.shardcast, context.client, relays))
         await run_together(*jobs)
@@ -117,8 +117,7 @@ async def _prepare(context: WorkerContext, relays: Relays) -> NewestCheckpoint:
 
     settings = context.settings
     await PollLoop(log, "prepare", settings.chain.poll_seconds, fatal=FATAL).until_done(attempt)
-    received = context.machine.add_received
-    checkpoints = CheckpointFetcher(context.chain, context.terms, relays, context.weights, received)
+    checkpoints = CheckpointFetcher(context.chain, context.terms, relays, context.weights)
     return NewestCheckpoint(context.chain, context.run, checkpoints)
 
 

@@ -1,4 +1,4 @@
-"""Tell a run's orchestrator about a node's machine, its speed, its gas, and from whom it received weights.
+"""Tell a run's orchestrator about a node's machine, its speed and its gas.
 
 The run's page shows it; nothing is decided by it, nothing waits for it, and no failure of it stops any work. A worker
 and a validator with `report_machine = false` say nothing.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
@@ -17,7 +16,7 @@ from typing import Final
 from muster.chain.gas import GasBalance
 from muster.clients.orchestrator import OrchestratorClient
 from muster.errors import MusterError
-from muster.protocol.announcements import MAX_SOURCES, MachineReport, ReceivedBytes, clean_device
+from muster.protocol.announcements import MachineReport, clean_device
 from muster.runtime import telemetry
 from muster.runtime.loop import IDLE, Next, PollLoop
 
@@ -25,10 +24,6 @@ REPORT_SECONDS: Final = 120.0
 """Between two reports."""
 FIRST_SECONDS: Final = 15.0
 """Between the first two; from then on the pause doubles, up to REPORT_SECONDS."""
-MAX_PENDING: Final = 256
-"""Sources whose bytes are kept for a later report."""
-MAX_URL: Final = 200
-"""Characters of a source that a report may name."""
 
 Clock = Callable[[], float]
 _log = telemetry.logger("machine")
@@ -80,34 +75,13 @@ class TokenRate:
         return self._speed * min(busy / passed, 1.0) if passed > 0 else 0.0
 
 
-class MachineMeter:
-    """What a node counts for its reports."""
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self.rate = TokenRate(clock)
-        self._received: Counter[str] = Counter()
-        """Bytes by source that no report has had."""
-
-    def add_received(self, url: str, size: int) -> None:
-        """Count bytes that came from a source and were right."""
-        if len(url) <= MAX_URL and (url in self._received or len(self._received) < MAX_PENDING):
-            self._received[url] += size
-
-    def received(self) -> dict[str, int]:
-        """Return bytes by source, of as many sources as a report may name, the most first."""
-        return dict(self._received.most_common(MAX_SOURCES))
-
-    def forget(self, reported: Mapping[str, int]) -> None:
-        self._received -= Counter(reported)
-
-
 @dataclass(eq=False)
 class MachineReporter:
     """Reports one node's machine."""
 
     client: OrchestratorClient
     run_id: int
-    meter: MachineMeter
+    rate: TokenRate
     device: Callable[[], str]
     """Names what the node computes on; may block."""
     devices: int = 1
@@ -126,23 +100,20 @@ class MachineReporter:
         await PollLoop(_log, "machine report", FIRST_SECONDS, transient=(MusterError,)).run(self.poll)
 
     async def poll(self) -> Next:
-        """Send a report if one is due. Raises as `OrchestratorClient.report_machine`; what arrived is kept then."""
+        """Send a report if one is due. Raises as `OrchestratorClient.report_machine`."""
         now = self.clock()
         if now < self._due:
             return IDLE
         self._due, self._pause = now + self._pause, min(2 * self._pause, REPORT_SECONDS)
         device = clean_device(await asyncio.to_thread(self.device))
-        received = self.meter.received()
         report = MachineReport(
             run=self.run_id,
             device=device,
             devices=self.devices,
-            tokens_per_second=min(self.meter.rate.take(), 1e9),
-            received=[ReceivedBytes(url=url, bytes=min(size, (1 << 53) - 1)) for url, size in received.items()],
+            tokens_per_second=min(self.rate.take(), 1e9),
             gas_hours=await self._gas_hours(),
         )
         await self.client.report_machine(report)
-        self.meter.forget(received)
         return IDLE
 
     async def _gas_hours(self) -> float | None:

@@ -30,7 +30,7 @@ from muster.sandbox.component import MAX_COMPONENT_BYTES, find_component, keep_c
 from muster.shardcast.fetch.bounds import DEFAULT_BOUNDS, FetchBounds
 from muster.shardcast.fetch.delta_fetch import fetch_step
 from muster.shardcast.fetch.download import Progress
-from muster.shardcast.fetch.fetch import FetchRequest, OnReceived
+from muster.shardcast.fetch.fetch import FetchRequest
 from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import prune, touch, used, version_path
 from muster.tasksets.document import MAX_DOCUMENT_BYTES
@@ -176,8 +176,6 @@ class CheckpointFetcher:
     terms: Terms
     relays: Relays
     folder: Path
-    on_received: OnReceived | None = None
-    """Counts what arrives and is right, by source."""
     _: KW_ONLY
     bounds: FetchBounds = DEFAULT_BOUNDS
     kept: int = 4
@@ -242,7 +240,6 @@ class CheckpointFetcher:
             bounds=replace(self.bounds, download_rate=self.relays.settings.download_rate),
             progress=log_progress,
             on_source=sources.append,
-            on_received=self.on_received,
         )
         try:
             fetched = await fetch_step(request, self._anchored)

@@ -12,14 +12,12 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, FiniteFloat
 
-from muster.protocol.messages import Address, Many, Message, Signature, SignedAs, UInt32, Wei
+from muster.protocol.messages import Address, Message, Signature, SignedAs, UInt32, Wei
 
 MAX_NAME: Final = 40
 """Characters of a node's name."""
 MAX_DEVICE: Final = 60
 """Characters of a device's name."""
-MAX_SOURCES: Final = 64
-"""Sources of weights in one report."""
 MAX_GAS_HOURS: Final = 1e6
 """A longer time is said to be this one: it is beyond every run."""
 BENCHMARK_PATTERN: Final = r"^[a-z0-9][a-z0-9_.-]{0,39}$"
@@ -48,14 +46,6 @@ class NodeName(Message):
     """By the node's operator."""
 
 
-class ReceivedBytes(Message):
-    """How much a node received from one source of weights since its last report."""
-
-    url: str = Field(max_length=200)
-    """Base URL."""
-    bytes: int = Field(ge=0, lt=1 << 53)
-
-
 class MachineReport(Message):
     """What a node says of the machine it runs on. Sent every few minutes; the last one counts."""
 
@@ -65,8 +55,6 @@ class MachineReport(Message):
     devices: int = Field(ge=1, le=65_536)
     tokens_per_second: FiniteFloat = Field(ge=0, le=1e9)
     """Completion tokens, over the time since the last report; 0 for a validator."""
-    received: Many[ReceivedBytes] = Field(default_factory=list, max_length=MAX_SOURCES)
-    """Weights that arrived and were right."""
     gas_hours: FiniteFloat | None = Field(default=None, ge=0, le=MAX_GAS_HOURS)
     """How long its key's ether lasts at its pace; None: not known."""
 

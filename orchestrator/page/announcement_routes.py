@@ -26,9 +26,10 @@ async def name_node(request: Request, response: Response, service: Here, run: Ou
 
 @announced.post("/machine", **takes(MachineReport))
 async def report_machine(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
-    """Report the machine that an active node runs on; signed by the node. 200 when the report is known already."""
+    """Report the machine that an active node runs on; signed by the node."""
     report = await read_message(MachineReport, request, caller, limit=MAX_REPORT_BYTES)
-    return acknowledge(response, await service.announcements.receive_machine(caller, run, report))
+    await service.announcements.receive_machine(caller, run, report)
+    return acknowledge(response, new=True)
 
 
 @announced.post("/scores", **takes(BenchmarkScore))

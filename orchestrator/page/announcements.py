@@ -8,23 +8,20 @@ The rules:
    the latest `measured` counts.
 3. A machine's report is that of an active node, which signs the request. What it says cannot be checked; its text is
    cleaned.
-4. The bytes that nodes say they received are added up by source, of sources that the directory has ever listed. A
-   report counts for no more than BYTES_PER_SECOND since the node's last one. Rows and nodes are bounded, so that no sum
-   overflows. The same report again is a client's second attempt, and counts once.
-5. Names and scores are copied to storage, from which a new database is filled. What machines said is not.
+4. Names and scores are copied to storage, from which a new database is filled. What machines said is not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from eth_utils.address import to_checksum_address
-from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy import Connection, func, select
 
 from muster.clients.storage import ContentStore
 from muster.constants import REQUEST_LIFETIME_SECONDS
@@ -32,32 +29,18 @@ from muster.errors import MalformedError
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName, clean_device, name_problem
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.runtime import telemetry
-from muster.shardcast.fetch.connection import url_problem
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.events import record_event
 from orchestrator.queries import Queries, member_of
-from orchestrator.relay_directory import RelayDirectory
 from orchestrator.statements import row_of, upsert
-from orchestrator.tables import checkpoints, machines, node_names, scores, served
+from orchestrator.tables import checkpoints, machines, node_names, scores
 
 NAME_SECONDS: Final = 60.0
 """Between two changes of a node's name."""
 MAX_BENCHMARKS: Final = 64
 """Benchmarks that a run has scores on."""
-BYTES_PER_SECOND: Final = 12_500_000_000
-"""That a node may say it received: 100 Gbit/s."""
-FIRST_SECONDS: Final = 120.0
-"""What counts as the time since the last report where there was none."""
-MAX_SECONDS: Final = 3600.0
-"""The longest time between two reports that counts."""
-REPEAT_SECONDS: Final = 60.0
-"""In this time the same report is another attempt to send the last one: a client makes them in half of it."""
-MAX_RECEIVED: Final = 1 << 48
-"""Bytes from one source to one node. So many of 2^15 nodes still add up to a number that every database holds."""
-MAX_SOURCES_OF_NODE: Final = 128
-"""Sources that are kept of one node; beyond them the one that was received from longest ago is forgotten."""
 AT_ONCE: Final = 200
 """Nodes whose operators are read from the chain in one trip."""
 
@@ -65,7 +48,6 @@ Operators = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
 """Read the operators of nodes from the chain, "" for what is no node of the run."""
 
 ANNOUNCED: Final = telemetry.counter("announcements", "Names, machines and scores received", ("kind",))
-_LAST_REPORT: Final = select(*machines.c["received", "body_hash"]).where(machines.c.node == bindparam("node"))
 log = telemetry.logger("orchestrator")
 
 
@@ -77,7 +59,6 @@ class Announcements:
     owner: str
     queries: Queries
     database: Database
-    directory: RelayDirectory
     storage_url: str = field(kw_only=True)
     clock: Callable[[], float] = field(default=time.time, kw_only=True)
 
@@ -172,64 +153,24 @@ class Announcements:
 
     # Machines
 
-    async def receive_machine(self, caller: Caller, run: int, report: MachineReport) -> bool:
-        """Take what a node says of its machine; return whether it is new."""
+    async def receive_machine(self, caller: Caller, run: int, report: MachineReport) -> None:
+        """Take what a node says of its machine."""
         member = caller.member
         if member is None or not member.active:
             raise problems.not_allowed(f"{caller.address} is no active node of run {self.queries.run}")
         self._expect_run(run, report.run)
-        received: Counter[str] = Counter()
-        for source in report.received:
-            if not url_problem(source.url):  # what is no URL may not even be asked a database for
-                received[source.url.rstrip("/")] += source.bytes
         row = {
             "node": caller.address,
             "device": clean_device(report.device),
             "devices": report.devices,
             "tokens_per_second": report.tokens_per_second if member.role == "worker" else 0.0,
             "gas_hours": report.gas_hours,
-            "body_hash": caller.request.body_hash,
             "received": self.clock(),
         }
 
-        def write(connection: Connection) -> bool:
-            last = connection.execute(_LAST_REPORT, {"node": caller.address}).one_or_none()
-            passed = FIRST_SECONDS if last is None else min(max(row["received"] - last.received, 0.0), MAX_SECONDS)
-            if last is not None and last.body_hash == row["body_hash"] and passed < REPEAT_SECONDS:
-                return False
-            upsert(connection, machines, row)
-            if received:
-                allowance = int(passed * BYTES_PER_SECOND)
-                self._add_received(connection, caller.address, received, allowance, row["received"])
-            return True
-
-        new = await self.database.write(write, news=False)  # a report a second would undo what answers are kept
+        # Without news: a report a second would undo what answers are kept.
+        await self.database.write(lambda connection: upsert(connection, machines, row), news=False)
         ANNOUNCED.labels("machine").inc()
-        return new
-
-    def _add_received(
-        self, connection: Connection, node: str, received: Counter[str], allowance: int, now: float
-    ) -> None:
-        """Add what a node received from known sources, `allowance` bytes at most."""
-        query = select(served.c.url, served.c.bytes, served.c.received).where(served.c.node == node)
-        rows = {row.url: (row.bytes, row.received) for row in connection.execute(query)}
-        for url in self._listed_sources(connection, received):
-            size = min(received[url], allowance)
-            if size:
-                allowance -= size
-                before, _ = rows.get(url, (0, 0.0))
-                rows[url] = min(before + size, MAX_RECEIVED), now
-                row = {"url": url, "node": node, "bytes": rows[url][0], "received": now}
-                upsert(connection, served, row)
-        oldest = sorted(rows, key=lambda url: rows[url][1])[: max(0, len(rows) - MAX_SOURCES_OF_NODE)]
-        if oldest:
-            connection.execute(delete(served).where(served.c.node == node, served.c.url.in_(oldest)))
-
-    def _listed_sources(self, connection: Connection, received: Counter[str]) -> list[str]:
-        """Return those of the sources that the directory has ever listed: rows are about no others."""
-        query = select(served.c.url).where(served.c.url.in_(received)).distinct()
-        listed = {*connection.execute(query).scalars(), *self.directory.offered(connection, received)}
-        return [url for url in received if url in listed]
 
     # Scores
 

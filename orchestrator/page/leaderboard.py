@@ -11,10 +11,11 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from muster.protocol.messages import Message, Wei
 from orchestrator.attribution import AuthorLine
+from orchestrator.relay_directory import KnownRelay
 
 MAX_LINES: Final = 200
 """Lines of one answer."""
-WorkerOrder = Literal["accepted", "tokens", "earned", "day", "uptime", "since", "name"]
+WorkerOrder = Literal["accepted", "earned", "day", "uptime", "since", "name"]
 ValidatorOrder = Literal["inspections", "wages", "won", "lost", "since", "name"]
 
 
@@ -36,7 +37,6 @@ class WorkerHead(NodeHead):
     """What is known of a worker; of a validator the numbers are 0."""
 
     work_class: int
-    tokens: int
     uptime: float
     """Share of the hours since it joined in which it made a commitment."""
     devices: int
@@ -48,7 +48,6 @@ class WorkSums(Message):
     """What workers made and earned. Money is in token wei."""
 
     accepted_groups: int
-    tokens: int
     day: Wei
     """Pay of the commitments of the hour that has begun and the 23 before it that were not refuted."""
     earned: Wei
@@ -126,24 +125,13 @@ class TrainerLine(Message):
     """When its newest report arrived."""
 
 
-class RelayLine(Message):
-    url: str
-    operator: str
-    """Empty for one of the run's owner."""
-    listed: bool
-    """Whether the directory names it now."""
-    bytes: int
-    """That nodes of other operators say they received from it."""
-    nodes: int
-    """How many say so."""
-
-
 class Others(Message):
     """Everybody who is no node."""
 
     run: int
     trainers: list[TrainerLine]
-    relays: list[RelayLine]
+    relays: list[KnownRelay]
+    """The owner's first."""
     authors: list[AuthorLine]
 
 

@@ -20,7 +20,6 @@ from orchestrator.page.leaderboard import (
     Board,
     LookSums,
     Others,
-    RelayLine,
     TrainerLine,
     ValidatorLine,
     WorkerLine,
@@ -34,8 +33,6 @@ from orchestrator.tables import (
     hour_tallies,
     machines,
     node_names,
-    nodes,
-    served,
     steps,
 )
 
@@ -50,8 +47,6 @@ class MemberSums(Message):
     in_window: Wei
     slashed: Wei
     """Token wei."""
-    tokens: int
-    """Completion tokens of accepted work whose files were counted."""
     tokens_per_second: float
     """Together, as workers that are active said in the last minutes."""
 
@@ -63,8 +58,6 @@ class Members:
     workers: Board[WorkerLine]
     validators: Board[ValidatorLine]
     sums: MemberSums
-    counted: int
-    """Files whose tokens were counted."""
 
 
 def read_members(connection: Connection, terms: Terms, now: int) -> Members:
@@ -78,29 +71,28 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
     counted_looks = newest_sums(connection)
     # 2. A row for each.
     workers, validators = [], []
-    since, claimed, slashed, counted = time.time() - SAID_SECONDS, 0, 0, 0
+    since, claimed, slashed = time.time() - SAID_SECONDS, 0, 0
     for node in read_nodes(connection, oldest_nodes()):
         row, done, paid = node.row, node.done, node.paid
         address = row["address"]
         device, devices, speed, received = said.get(address, ("", 0, 0.0, 0.0))
         is_running = row["status"] == "active" and received >= since
-        claimed, slashed, counted = claimed + paid["claim"], slashed + paid["slash"], counted + done["counted"]
+        claimed, slashed = claimed + paid["claim"], slashed + paid["slash"]
         shared = {key: row[key] for key in ("address", "operator", "status")}
         shared |= {"name": names.get(address, ("",))[0], "since": row["joined"], "device": device}
         if row["role"] == "worker":
             machine = {"devices": devices, "tokens_per_second": speed if is_running else 0.0}
-            money = {"earned": paid["claim"], "tokens": done["tokens"]}
             made = _of_worker(node, lately.get(address, (0,))[0], terms, now)
-            workers.append({**shared, **machine, **money, **made})
+            workers.append({**shared, **machine, "earned": paid["claim"], **made})
         else:
             given = {"accepts": done["accepts"], "rejections": done["rejections"]}
             money = {"slashed": paid["slash"], "fined": paid["fine"]}
             looks = _look_sums(counted_looks, address)
             in_court = _in_court(done)
             validators.append({**shared, **given, **money, **in_court, **looks, "inspections": sum(given.values())})
-    of_workers = {key: sum(one[key] for one in workers) for key in ("in_window", "tokens", "tokens_per_second")}
+    of_workers = {key: sum(one[key] for one in workers) for key in ("in_window", "tokens_per_second")}
     sums = MemberSums(claimed=claimed, slashed=slashed, **of_workers)
-    return Members(Board(WorkerLine, workers), Board(ValidatorLine, validators), sums, counted)
+    return Members(Board(WorkerLine, workers), Board(ValidatorLine, validators), sums)
 
 
 def _rows_by_address(connection: Connection, query: Any) -> dict[str, Sequence[Any]]:
@@ -173,21 +165,4 @@ def read_others(
         updates=connection.execute(updates).scalar() or 0,
         last=connection.execute(newest).scalar(),
     )
-    lines = sorted(_relays(connection, relays), key=lambda line: (-line.bytes, line.url))
-    return Others(run=run, trainers=[line], relays=lines[:MAX_LINES], authors=authors[:MAX_LINES])
-
-
-def _relays(connection: Connection, relays: Sequence[KnownRelay]) -> list[RelayLine]:
-    """Return what nodes of others say that they received from each relay."""
-    columns = served.c.url, nodes.c.operator
-    query = select(*columns, func.sum(served.c.bytes), func.count()).join(nodes, nodes.c.address == served.c.node)
-    query = query.where(served.c.url.in_([relay.url for relay in relays])).group_by(*columns)
-    by_url: dict[str, list[tuple[str, int, int]]] = {relay.url: [] for relay in relays}
-    for url, operator, received, sayers in connection.execute(query):
-        by_url[url].append((operator, int(received), sayers))
-    lines = []
-    for relay in relays:
-        others = [said for said in by_url[relay.url] if said[0] != relay.operator]
-        received, sayers = sum(said[1] for said in others), sum(said[2] for said in others)
-        lines.append(RelayLine.of(relay, bytes=received, nodes=sayers))
-    return lines
+    return Others(run=run, trainers=[line], relays=[*relays], authors=authors[:MAX_LINES])

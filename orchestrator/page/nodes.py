@@ -156,7 +156,6 @@ def node_view(connection: Connection, source: PageSource, address: str, facts: R
         devices=machine.devices if machine else 0,
         tokens_per_second=machine.tokens_per_second if machine and fresh else 0.0,
         gas_hours=machine.gas_hours if machine and fresh else None,
-        tokens=node.done["tokens"],
         uptime=uptime(row["hours"], row["joined"], source.chain.now),
         commitments=node.commitments,
         rejected=node.rejected,

@@ -106,8 +106,6 @@ class Overview(RunHead, MemberSums):
     groups_per_commitment: int
     rollouts_per_commitment: int
     commitments: Counts
-    tokens_uncounted: int
-    """Accepted files that are still to be counted."""
     machines: list[MachineKind]
     pay: list[Wei]
     """Of one commitment, by work class."""
@@ -172,7 +170,7 @@ class NewestReport:
 def read_overview(connection: Connection, known: RunIdentity, state: RunState, members: Members) -> Overview:
     """Return the overview. `known`, `state` and `members`: what it says without the database."""
     facts, terms = state.facts, known.terms
-    report, made = newest_report(connection), commitment_counts(connection)
+    report = newest_report(connection)
     return Overview.of(
         known,
         state,
@@ -185,8 +183,7 @@ def read_overview(connection: Connection, known: RunIdentity, state: RunState, m
         workers=len(facts.workers),
         validators=facts.validators,
         rollouts_per_commitment=terms.positions,
-        commitments=made,
-        tokens_uncounted=max(0, made.accepted - members.counted),
+        commitments=commitment_counts(connection),
         machines=_machines(connection),
         pay=[terms.pay_of(number) for number in range(len(terms.classes))],
         step_cost=_step_cost(connection, terms, facts.step),

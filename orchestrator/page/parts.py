@@ -45,7 +45,7 @@ async def page_running(
     directory: RelayDirectory,
     attribution: Attribution,
 ) -> AsyncIterator[PageParts]:
-    """Yield the parts; until left, watchers are notified of changes, and tokens of accepted files are counted.
+    """Yield the parts; until left, watchers are notified of changes.
 
     explorer: URL of the chain's block explorer; empty for none.
     """

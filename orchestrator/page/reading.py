@@ -1,4 +1,4 @@
-"""Ask the reading process: count the tokens of a file, or read one of its rows.
+"""Ask the reading process for a row of a file.
 
 The process starts with the first request, and ends when nothing was asked for a while, so that its memory is free
 between. At most READS_AT_ONCE requests are with it; a bounded number of others wait.
@@ -86,7 +86,7 @@ class ReadingProcess:
             await asyncio.gather(*self._tasks)
 
     async def ask(
-        self, file_hash: str, position: int | None = None, *, thinks: bool = True, task: TaskPlace | None = None
+        self, file_hash: str, position: int, *, thinks: bool = True, task: TaskPlace | None = None
     ) -> ReadAnswer:
         """Return the answer to a request. `task`: whose reference is read with the row.
 

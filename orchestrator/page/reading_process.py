@@ -85,20 +85,17 @@ class FileReader:
 
     async def answer(self, request: ReadRequest) -> ReadAnswer:
         """Answer a request, or say why there is no answer. Raises StorageError when storage fails."""
-        if request.position is not None and (lack := self._load_tokenizer()):
+        if lack := self._load_tokenizer():
             return ReadAnswer(id=request.id, failure="no_tokenizer", why=lack)
         name, read = request.file_hash, partial(self._read, request.file_hash)
         try:
             if name not in self._rows and not await self._files.exists(name):
                 return ReadAnswer(id=request.id, failure="missing")
-            to_keep = request.position is not None or name in self._rows
-            rows = await (self._rows.get(name, read) if to_keep else read())
+            rows = await self._rows.get(name, read)
         except (MalformedError, MismatchError) as error:
             return ReadAnswer(id=request.id, failure="malformed", why=str(error))
         except UnreachableError as error:
             return ReadAnswer(id=request.id, failure="machine", why=str(error))
-        if request.position is None:
-            return ReadAnswer(id=request.id, tokens=sum(len(row.completion_tokens) for row in rows))
         if request.position >= len(rows):
             return ReadAnswer(id=request.id, failure="no_row")
         assert self._tokenizer is not None

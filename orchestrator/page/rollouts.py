@@ -23,7 +23,7 @@ from orchestrator.page.reading import ReadingProcess
 from orchestrator.page.rows import RowRead, RowText, TaskPlace
 from orchestrator.page.source import PageSource
 from orchestrator.queries import same_work
-from orchestrator.tables import checkpoints, commitments, file_tokens, node_names, nodes, step_tallies, uploads
+from orchestrator.tables import checkpoints, commitments, node_names, nodes, step_tallies, uploads
 
 MAX_FILES: Final = 200
 """Files of one answer."""
@@ -71,7 +71,6 @@ class RolloutFile(NamedFile):
 
     policy_step: int
     size: int
-    tokens: int | None
 
 
 class RolloutFiles(Message):
@@ -297,7 +296,6 @@ def _accepted_files() -> Any:
             *uploads.c["file_hash", "node", "index", "size"],
             func.coalesce(node_names.c.name, "").label("name"),
             commitments.c.step.label("policy_step"),
-            file_tokens.c.tokens,
             nodes.c.work_class,
             checkpoints.c.entropy,
         )
@@ -306,7 +304,6 @@ def _accepted_files() -> Any:
         .join(nodes, nodes.c.address == commitments.c.node)
         .outerjoin(node_names, node_names.c.node == commitments.c.node)
         .outerjoin(checkpoints, checkpoints.c.step == nodes.c.first_step)
-        .outerjoin(file_tokens, file_tokens.c.file_hash == uploads.c.file_hash)
         .where(commitments.c.status == "accepted")
     )
 

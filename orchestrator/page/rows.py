@@ -68,11 +68,11 @@ class TaskPlace(Message):
 
 
 class ReadRequest(Message):
-    """Count the completion tokens of a file, or with a position read one of its rows."""
+    """Read a row of a file."""
 
     id: int
     file_hash: str
-    position: int | None = None
+    position: int
     thinking: Thinking = "tags"
     task: TaskPlace | None = None
     """Of which task the reference is read too."""
@@ -126,8 +126,6 @@ class ReadAnswer(Message):
     id: int
     failure: Failure = ""
     why: str = ""
-    tokens: int = 0
-    """Completion tokens of the file."""
     row: RowRead | None = None
 
 

@@ -17,7 +17,6 @@ from orchestrator.page.reading import ReadingProcess, find_tokenizer
 from orchestrator.page.rollouts import BeforeAndAfter, Rollouts, RolloutView
 from orchestrator.page.rows import ReadingSettings
 from orchestrator.page.source import PageSource
-from orchestrator.page.token_counter import TokenCounter
 
 SHORT_SECONDS: Final = 2.0
 """Age of documents about single things."""
@@ -31,13 +30,12 @@ T = TypeVar("T")
 
 
 class Views:
-    """The documents of one run. Use within `running`, which also counts tokens."""
+    """The documents of one run. Use within `running`."""
 
     def __init__(self, source: PageSource, reading: ReadingProcess) -> None:
         self._source = source
         self._reading = reading
         self._rollouts = Rollouts(source, reading)
-        self.counter = TokenCounter(source.database, reading)
         ages = (SHORT_SECONDS, LISTED_SECONDS, EARNINGS_SECONDS, PICTURE_SECONDS)
         self._kept = {seconds: KeptAnswers(seconds) for seconds in ages}
 
@@ -56,8 +54,8 @@ class Views:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Yield this, and count tokens in the meantime."""
-        async with self._reading.running(), self.counter.counting():
+        """Yield this; rollout files can be read in the meantime."""
+        async with self._reading.running():
             yield self
 
     async def read(self, make: Callable[..., T], *asked: Hashable, seconds: float = SHORT_SECONDS) -> T:

@@ -49,7 +49,6 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "pending": "Not judged yet.",
         "rejected": "A validator found something wrong. It is not trained on; that is not yet an accusation.",
         "void": "Of a node that was convicted: it counts no more.",
-        "tokens": "Completion tokens of accepted work, counted from the files.",
         "tokens per second": "What active workers say that they generate, together.",
         "batch": "The accepted files that one step was made of.",
         "staleness": "How many steps older than the training step the work is that goes into it.",

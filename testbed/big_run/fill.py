@@ -35,8 +35,6 @@ INSERT INTO counts (address, kind, count)
     UNION ALL SELECT validator, 'seals', count(*) FROM seals GROUP BY 1
     UNION ALL SELECT validator, 'accepts', sum(accepted) FROM verdicts GROUP BY 1
     UNION ALL SELECT validator, 'rejections', sum(NOT accepted) FROM verdicts GROUP BY 1
-    UNION ALL SELECT node, 'counted', count(*) FROM file_tokens GROUP BY 1
-    UNION ALL SELECT node, 'tokens', sum(tokens) FROM file_tokens GROUP BY 1
     UNION ALL SELECT u.node, 'files', count(*) FROM uploads u JOIN spent s USING (file_hash) WHERE s.used GROUP BY 1
     UNION ALL SELECT :trainer, 'updates', count(DISTINCT step) FROM spent WHERE used
 """
@@ -97,7 +95,6 @@ def _insert_all(connection: Connection, rows: Rows, say: Callable[[str], None]) 
         (tables.nodes, rows.nodes()),
         (tables.node_names, rows.names()),
         (tables.machines, rows.machines(now)),
-        (tables.served, rows.served(now)),
         (tables.checkpoints, rows.checkpoints()),
         (tables.steps, rows.reports()),
         (tables.metric_buckets, buckets_of(metrics_of(rows.shape))),
@@ -106,7 +103,6 @@ def _insert_all(connection: Connection, rows: Rows, say: Callable[[str], None]) 
         (tables.uploads, rows.uploads()),
         (tables.verdicts, rows.verdicts()),
         (tables.calls, rows.calls()),
-        (tables.file_tokens, rows.file_tokens()),
         (tables.spent, rows.spent()),
         (tables.seals, rows.seals()),
         (tables.payments, rows.payments()),

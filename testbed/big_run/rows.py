@@ -50,7 +50,6 @@ DEVICES: Final = (
     ("AMD EPYC 9654 96-Core Processor", 1, 45.0),
 )
 NAMES: Final = ("Ada's cellar", "Sternwarte 9", "pool-7.example", "Zürich #4", "北京 GPU", "спутник", "garage", "lab_2")
-RELAYS: Final = tuple(f"https://relay-{number}.example/weights" for number in range(12))
 
 
 @dataclass(frozen=True)
@@ -127,14 +126,9 @@ class Rows:
             device, devices, speed = DEVICES[i % 31 % len(DEVICES)]
             ago = self.work.now - int(self.work.time[self.work.last_at[i]]) if self.work.count[i] else 0
             last = received - (ago if ago > HOUR_SECONDS else 0)
-            yield node, device, devices, speed * (0.8 + i % 5 / 10), 20.0 + i, "", last
+            yield node, device, devices, speed * (0.8 + i % 5 / 10), 20.0 + i, last
         for i, node in enumerate(self.members.validators):
-            yield node, DEVICES[i % 4][0], 1, 0.0, None, "", received
-
-    def served(self, received: float) -> Iterator[Row]:
-        for i, node in enumerate([*self.members.workers, *self.members.validators]):
-            for offset in range(1 + i % 2):
-                yield RELAYS[(i + offset) % len(RELAYS)], node, (1 + i % 17) << 30, received
+            yield node, DEVICES[i % 4][0], 1, 0.0, None, received
 
     # Steps
 
@@ -252,13 +246,6 @@ class Rows:
 
     def _opens(self, place: int) -> int:
         return int(self.work.time[place])
-
-    def file_tokens(self) -> Iterator[Row]:
-        """Completion tokens of accepted files, by their hash."""
-        work, nodes = self.work, self.members.workers
-        worker, tokens = work.worker.tolist(), work.tokens.tolist()
-        accepted = np.flatnonzero(work.status == ACCEPTED).tolist()
-        yield from sorted((work.file_hash[place], nodes[worker[place]], tokens[place]) for place in accepted)
 
     # Money and hours
 

@@ -17,7 +17,7 @@ from muster.errors import ChainError, MusterError
 from muster.runtime import telemetry
 from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.delta_fetch import Anchored, fetch_step
-from muster.shardcast.fetch.fetch import FetchedVersion, FetchRequest, OnReceived, fetch_version
+from muster.shardcast.fetch.fetch import FetchedVersion, FetchRequest, fetch_version
 from muster.shardcast.format.manifest import Manifest
 from testbed.processes import Process
 from testbed.waiting import BOUND
@@ -38,13 +38,12 @@ async def get_step(
     step: int,
     dest: Path,
     *sources: str,
-    on_received: OnReceived | None = None,
     **changes: Any,
 ) -> FetchedVersion:
     """Fetch a step by what is there of others, within QUICK bounds, some of them changed. The chain has those made."""
     bounds = replace(QUICK, **changes)
     roots = roots_of(made)
-    request = FetchRequest(roots[step], RUN, step, sources, dest, bounds, on_received=on_received)
+    request = FetchRequest(roots[step], RUN, step, sources, dest, bounds)
     return await fetch_step(request, anchor_of(roots))
 
 

@@ -15,18 +15,16 @@ from sqlalchemy import update
 
 from muster.clients.storage import ContentStore
 from muster.errors import RefusedError
-from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName, ReceivedBytes
+from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import RelayOffer
 from muster.protocol.requests import sign_request
 from orchestrator.database import Database
 from orchestrator.page.announcement_routes import MAX_REPORT_BYTES, MAX_SIGNED_BYTES
-from orchestrator.tables import machines, node_names, scores, served
+from orchestrator.tables import machines, node_names, scores
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
-from testbed.weights.servers import odd_source
 
 OWNERS_RELAY = "http://127.0.0.1:9"
 """Which every orchestrator of the fixture lists."""
@@ -166,14 +164,11 @@ def test_malformed_announcements_are_refused(place: Place) -> None:
         *(f'"device": {device}' for device in ("null", "1", f'"{"x" * 61}"', '"\\ud800"')),
         *(f'"tokens_per_second": {number}' for number in ("NaN", "Infinity", "1e300", "-1", '"x"')),
         *(f'"devices": {number}' for number in ("0", "65537", "1.5")),
-        *(f'"received": [{{"url": "{OWNERS_RELAY}", "bytes": {size}}}]' for size in ("-1", 1 << 53, 1 << 70, "1.5")),
-        f'"received": [{{"url": "http://{"x" * 200}", "bytes": 1}}]',
-        f'"received": {json.dumps([{"url": "http://a.example", "bytes": 1}] * 65)}',
         '"more": 1',
     ],
 )
 def test_malformed_machine_reports_are_refused(place: Place, spoilt: str) -> None:
-    good = {"run": place.run, "device": "x", "devices": 1, "tokens_per_second": 1, "received": []}
+    good = {"run": place.run, "device": "x", "devices": 1, "tokens_per_second": 1}
     name = spoilt.split('"')[1]
     members = [f'"{key}": {json.dumps(value)}' for key, value in good.items() if key != name]
     reply = place.post("w1", "/machine", f"{{{', '.join([*members, spoilt])}}}".encode())
@@ -186,21 +181,9 @@ async def test_machines_of_active_nodes(place: Place) -> None:
         device="\x1b]0;x\x07\u202e<img src=x onerror=alert(1)> H100",
         devices=2,
         tokens_per_second=12.5,
-        received=[
-            ReceivedBytes(url=OWNERS_RELAY, bytes=1_000),
-            ReceivedBytes(url="http://never-listed.example", bytes=9),
-            ReceivedBytes(url="javascript:alert(1)", bytes=9),
-        ],
     )
-    for _ in range(2):  # the second is another attempt to send the first
-        await place.say("w1", hostile)
-    async with (
-        odd_source(place.run_fixture.folder) as (shared, _, _),
-        place.run_fixture.client(place.orchestrator.url, "w2") as member,
-    ):
-        await member.offer_relay(RelayOffer(run=place.run, url=f"{shared}/"))
-    listed = ReceivedBytes(url=shared, bytes=77)
-    await place.say("v1", hostile.model_copy(update={"device": "a GPU", "received": [listed]}))
+    await place.say("w1", hostile)
+    await place.say("v1", hostile.model_copy(update={"device": "a GPU"}))
     found = await place.rows(machines, "node", "device", "devices", "tokens_per_second")
     assert sorted(found) == sorted(
         [
@@ -208,10 +191,6 @@ async def test_machines_of_active_nodes(place: Place) -> None:
             (place.node("v1"), "a GPU", 2, 0.0),
         ]
     )
-    assert await place.rows(served, "url", "node", "bytes") == [
-        (shared, place.node("v1"), 77),
-        (OWNERS_RELAY, place.node("w1"), 1_000),
-    ]
     why = f"{place.node('trainer')} is no active node of run {place.run}"
     await place.refused("trainer", hostile, 403, "Not allowed", why)
     for sender in ("stranger", "owner", "operator of w1"):
@@ -224,19 +203,16 @@ async def test_announcements_are_shown_on_the_page(place: Place) -> None:
     """Its boards are a second old at most."""
     node = place.node("w1")
 
-    def shown() -> tuple[dict[str, Any], dict[str, tuple[int, int]]] | None:
+    def shown() -> dict[str, Any]:
         [line] = json.loads(place.orchestrator.get(f"/v1/runs/{place.run}/workers?search={node}")[1])["workers"]
-        others = json.loads(place.orchestrator.get(f"/v1/runs/{place.run}/others")[1])["relays"]
-        relays = {one["url"]: (one["bytes"], one["nodes"]) for one in others}
-        return (line, relays) if line["devices"] == 2 and relays.get(OWNERS_RELAY) == (1_000, 1) else None
+        return line if line["devices"] == 2 else {}
 
-    line, relays = await until(shown, "the node's line, and the relay's")
+    line = await until(shown, "the node's line")
     assert (line["name"], line["device"], line["tokens_per_second"]) == (
         "first",
         "]0;x <img src=x onerror=alert(1)> H100",
         12.5,
     )
-    assert (77, 1) in relays.values()
 
 
 async def test_scores_of_steps_on_chain(place: Place) -> None:
@@ -323,6 +299,6 @@ async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place,
     await asyncio.to_thread(orchestrator.start)
     assert await place.rows(node_names, "node", "name", "named") == before[0]
     assert await place.rows(scores, "step", "document") == before[1]
-    assert await place.rows(machines, "node") == await place.rows(served, "node") == []
+    assert await place.rows(machines, "node") == []
     assert await place.events("named") == await place.events("scored") == []
     await place.refused("w3", old, 409, "Conflict", why)

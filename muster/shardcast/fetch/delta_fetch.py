@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -56,7 +55,6 @@ class DeltaFetch:
     """One attempt to come to a step by differences. Its caller has the version's lock."""
 
     request: FetchRequest
-    """`on_received` is called only for sources of differences that made right shards, and of a step to begin with."""
     anchored: Anchored
 
     def __post_init__(self) -> None:
@@ -67,8 +65,6 @@ class DeltaFetch:
         """For error messages: the routes that failed, or why there is none."""
         self.verified: set[int] = set()
         """Shards of the step that are on disk, hashed and right. That holds as long as the caller's lock does."""
-        self._arrived: dict[bytes, Counter[str]] = {}
-        """By root of a difference that was fetched and is not known to be right: bytes by source."""
         self._suspects: tuple[Offer, ...] = ()
         """What is to blame if the route that is followed fails now."""
         self._bad_starts: set[int] = set()
@@ -126,7 +122,6 @@ class DeltaFetch:
         else:
             _log.info("used differences", step=self.request.step, start=route.start, good=made.good, bad=made.bad)
             if not made.bad:
-                self._count(route)
                 return True
             why = f"{made.bad} shards came out wrong"
             self._bad_starts |= {route.start} if -1 in made.blamed else set()
@@ -135,13 +130,6 @@ class DeltaFetch:
             await asyncio.to_thread(prune, self.request.dest / DELTAS, KEPT_DELTAS)  # they are no longer in use
         self.tried.append(f"{len(route.chain)} differences from step {route.start} ({', '.join(urls)}): {why}")
         return False
-
-    def _count(self, route: Route) -> None:
-        """Count what came of a route's differences as received: they made what the anchored root says."""
-        for offer in route.chain:
-            for url, size in self._arrived.pop(offer.root, {}).items():
-                if size and self.request.on_received is not None:
-                    self.request.on_received(url, size)
 
     def _held(self) -> dict[int, TargetStep]:
         """Return the steps of the run that are held here whole."""
@@ -223,7 +211,7 @@ class DeltaFetch:
 
     async def _fetch_difference(self, offer: Offer, whole: int) -> Path:
         """Fetch a difference and return its folder. whole: bytes of the step, which say how large it may be."""
-        bounds, arrived = self.request.bounds, self._arrived.setdefault(offer.root, Counter())
+        bounds = self.request.bounds
         largest = min(offer.size, whole // TIMES_SMALLER, bounds.max_bytes)
         give_up = min(bounds.give_up_seconds, DELTA_IDLE_SECONDS)
         request = replace(
@@ -235,7 +223,6 @@ class DeltaFetch:
             dest=self.request.dest / DELTAS,
             bounds=replace(bounds, give_up_seconds=give_up, max_bytes=largest),
             on_source=None,
-            on_received=lambda url, size: arrived.update({url: size}),
         )
         return (await self._fetch(request)).path
 
@@ -249,8 +236,7 @@ async def fetch_step(request: FetchRequest, anchored: Anchored) -> FetchedVersio
     """Do as `fetch_version`, raising the same, but by way of differences where that costs fewer bytes.
 
     Differences also lead to a step that no source has whole. A source of a wrong difference is only avoided, not
-    reported, since no anchored root says what a difference is; its bytes count as received once it has made what the
-    anchored root says.
+    reported, since no anchored root says what a difference is.
     """
     step, dest, root = request.step, request.dest, request.root
     delta = DeltaFetch(request, anchored)

@@ -25,9 +25,6 @@ from muster.shardcast.fetch.sources import Pool, Retry, SourceReport
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import disk_errors, lock_path, locked
 
-OnReceived = Callable[[str, int], None]
-"""Takes the base URL of a source, and how many bytes came from it and were right."""
-
 _LOCK_POLL_SECONDS = 0.1
 _log = telemetry.logger("shardcast")
 
@@ -49,8 +46,6 @@ class FetchRequest:
     progress: Callable[[Progress], None] | None = None
     on_source: Callable[[SourceReport], None] | None = None
     """Called for each source at the end, also of a fetch that fails."""
-    on_received: OnReceived | None = None
-    """The same for each source that sent right bytes."""
     base_step: int | None = None
     """Of a difference, the step that it is one to."""
 
@@ -129,12 +124,10 @@ async def fetch_version(
                 hint="try again: the fetch resumes",
             ) from error
         finally:
-            # 2. Say what each source did, and count what the good ones sent, however it ended.
+            # 2. Say what each source did, however it ended.
             for report in pool.reports:
                 if request.on_source is not None:
                     request.on_source(report)
-                if report.bytes and request.on_received is not None:
-                    request.on_received(report.url, report.bytes)
 
     # 3. Refuse a step that two programs could read apart.
     if request.base_step is None:

@@ -1,13 +1,13 @@
-"""A node's report about its machine: its generation rate, its sources and its interval."""
+"""A node's report about its machine: its generation rate and its interval."""
 
 from __future__ import annotations
 
 import pytest
 
 from muster.chain.gas import GasBalance
-from muster.clients.machine_report import MAX_PENDING, MachineMeter, MachineReporter, TokenRate
+from muster.clients.machine_report import MachineReporter, TokenRate
 from muster.errors import RefusedError, UnreachableError
-from muster.protocol.announcements import MAX_SOURCES, MachineReport
+from muster.protocol.announcements import MachineReport
 
 
 class Clock:
@@ -97,34 +97,6 @@ def test_a_failed_generation_does_not_change_the_speed(clock: Clock) -> None:
     assert rate.take() == 0.0, "no time has passed"
 
 
-# Bytes
-
-
-def test_bytes_are_kept_until_they_are_reported() -> None:
-    meter = MachineMeter()
-    meter.add_received("http://a", 5)
-    meter.add_received("http://b", 7)
-    meter.add_received("http://a", 1)
-    reported = meter.received()
-    assert reported == {"http://b": 7, "http://a": 6}
-    meter.add_received("http://a", 10)
-    meter.forget(reported)
-    assert meter.received() == {"http://a": 10}
-
-
-def test_sources_are_bounded_the_most_first() -> None:
-    meter = MachineMeter()
-    for number in range(MAX_PENDING + 10):
-        meter.add_received(f"http://{number}", number + 1)
-    meter.add_received("http://" + "x" * 200, 1 << 40)
-    reported = meter.received()
-    assert list(reported) == [f"http://{MAX_PENDING - 1 - number}" for number in range(MAX_SOURCES)]
-    meter.forget(reported)
-    assert len(meter.received()) == MAX_SOURCES
-    meter.add_received("http://late", 1 << 40)
-    assert next(iter(meter.received())) == "http://late", "there is room again"
-
-
 # Reports
 
 
@@ -133,12 +105,12 @@ def served() -> Orchestrator:
     return Orchestrator()
 
 
-def reporter(served: Orchestrator, meter: MachineMeter, clock: Clock, device: str = "H100") -> MachineReporter:
-    return MachineReporter(served, 7, meter, lambda: device, 2, clock=clock)  # type: ignore[arg-type]
+def reporter(served: Orchestrator, rate: TokenRate, clock: Clock, device: str = "H100") -> MachineReporter:
+    return MachineReporter(served, 7, rate, lambda: device, 2, clock=clock)  # type: ignore[arg-type]
 
 
 async def test_the_first_reports_come_sooner(served: Orchestrator, clock: Clock) -> None:
-    made = reporter(served, MachineMeter(clock), clock)
+    made = reporter(served, TokenRate(clock), clock)
     at = []
     for second in range(400):
         clock.now = 1_000.0 + second
@@ -149,12 +121,11 @@ async def test_the_first_reports_come_sooner(served: Orchestrator, clock: Clock)
 
 
 async def test_a_report_says_all_of_it(served: Orchestrator, clock: Clock) -> None:
-    meter = MachineMeter(clock)
-    made = reporter(served, meter, clock, "NVIDIA\u202e H100\n(TM) ")
-    with meter.rate.generating() as count:
+    rate = TokenRate(clock)
+    made = reporter(served, rate, clock, "NVIDIA\u202e H100\n(TM) ")
+    with rate.generating() as count:
         clock.now += 10
         count(55)
-    meter.add_received("http://a", 1 << 60)
     await made.poll()
     [report] = served.reports
     assert report.model_dump() == {
@@ -162,7 +133,6 @@ async def test_a_report_says_all_of_it(served: Orchestrator, clock: Clock) -> No
         "device": "NVIDIA H100",
         "devices": 2,
         "tokens_per_second": 5.5,
-        "received": [{"url": "http://a", "bytes": (1 << 53) - 1}],
         "gas_hours": None,
     }
 
@@ -180,7 +150,7 @@ async def test_it_says_how_long_the_ether_lasts_where_that_can_be_read(served: O
             raise one
         return one
 
-    made = MachineReporter(served, 7, MachineMeter(clock), lambda: "H100", gas=gas, clock=clock)  # type: ignore[arg-type]
+    made = MachineReporter(served, 7, TokenRate(clock), lambda: "H100", gas=gas, clock=clock)  # type: ignore[arg-type]
     for _ in range(3):
         await made.poll()
         clock.now += 120
@@ -191,17 +161,14 @@ async def test_it_says_how_long_the_ether_lasts_where_that_can_be_read(served: O
     "error", [UnreachableError("no answer"), RefusedError("not a member", status=403, title="Not a member")]
 )
 async def test_failed_report_is_sent_next_time(served: Orchestrator, clock: Clock, error: Exception) -> None:
-    meter = MachineMeter(clock)
-    made = reporter(served, meter, clock)
-    meter.add_received("http://a", 100)
+    made = reporter(served, TokenRate(clock), clock)
     served.errors = [error]
     with pytest.raises(type(error)):
         await made.poll()
     await made.poll()
     assert served.reports == [], "not before it is due again"
-    meter.add_received("http://a", 1)
     clock.now += 15
     await made.poll()
     clock.now += 30
     await made.poll()
-    assert [[source.bytes for source in report.received] for report in served.reports] == [[101], []]
+    assert len(served.reports) == 2

@@ -9,21 +9,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import insert, select
 
 from muster.chain.keys import Signer
 from muster.errors import CheckError, RefusedError
-from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName, ReceivedBytes
+from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import RelayOffer
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.page import announcements as room
 from orchestrator.page.announcements import Announcements
 from orchestrator.queries import NodeRecord
-from orchestrator.relay_directory import RelayDirectory
-from orchestrator.tables import checkpoints, events, machines, node_names, nodes, scores, served
+from orchestrator.tables import checkpoints, events, machines, node_names, nodes, scores
 from testbed.samples.messages import request_of
 
 OPERATOR, NODE, TRAINER, OWNER, OTHER = (Signer.from_key(digit * 64) for digit in "12345")
@@ -63,16 +61,9 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def directory(database: Database, tmp_path: Path) -> RelayDirectory:
-    return RelayDirectory(RUN, "https://hub.example", [RELAY + "/"], database, storage_url=f"file:{tmp_path}")
-
-
-@pytest.fixture
-def said(database: Database, directory: RelayDirectory, tmp_path: Path, clock: Clock) -> Announcements:
+def said(database: Database, tmp_path: Path, clock: Clock) -> Announcements:
     queries = SimpleNamespace(run=RUN, keys_now=SimpleNamespace(trainer=TRAINER.address))
-    return Announcements(
-        WHERE, OWNER.address, queries, database, directory, storage_url=f"file:{tmp_path}", clock=clock
-    )  # type: ignore[arg-type]
+    return Announcements(WHERE, OWNER.address, queries, database, storage_url=f"file:{tmp_path}", clock=clock)  # type: ignore[arg-type]
 
 
 def caller(body: bytes = b"", role: str = "worker", status: str = "active", address: str = NODE.address) -> Caller:
@@ -95,9 +86,9 @@ def score(value: float = 0.5, key: Signer = TRAINER, **changes: Any) -> Benchmar
     return sign_message(key, WHERE, BenchmarkScore(**fields))
 
 
-def report(*received: tuple[str, int], **changes: Any) -> MachineReport:
+def report(**changes: Any) -> MachineReport:
     fields = {"run": RUN, "device": "H100", "devices": 1, "tokens_per_second": 250.5} | changes
-    return MachineReport(**fields, received=[ReceivedBytes(url=url, bytes=size) for url, size in received])
+    return MachineReport(**fields)
 
 
 async def rows(database: Database, table: Any, *columns: str) -> list[tuple]:
@@ -191,16 +182,16 @@ async def test_a_report_is_cleaned_and_the_last_one_counts(
     said: Announcements, database: Database, clock: Clock
 ) -> None:
     hostile = report(device="\x1b[31m\u202e<script>alert(1)</script>\x00")
-    assert await said.receive_machine(caller(b"1"), RUN, hostile) is True
+    await said.receive_machine(caller(b"1"), RUN, hostile)
     columns = ("node", "device", "devices", "tokens_per_second", "received")
     assert await rows(database, machines, *columns) == [
         (NODE.address, "[31m <script>alert(1)</script>", 1, 250.5, START)
     ]
     clock.now += 120
-    assert await said.receive_machine(caller(b"2"), RUN, report(device="", devices=8, tokens_per_second=0)) is True
+    await said.receive_machine(caller(b"2"), RUN, report(device="", devices=8, tokens_per_second=0))
     assert await rows(database, machines, *columns) == [(NODE.address, "unknown", 8, 0.0, START + 120)]
     clock.now += 120
-    assert await said.receive_machine(caller(b"3", role="validator"), RUN, report()) is True
+    await said.receive_machine(caller(b"3", role="validator"), RUN, report())
     assert await rows(database, machines, "tokens_per_second") == [(0.0,)]
     assert await rows(database, events, "kind") == []
 
@@ -213,118 +204,6 @@ async def test_only_active_nodes_report_a_machine(said: Announcements) -> None:
         assert caught.value.status == 403
     with pytest.raises(RefusedError, match="serves run 7, not 8"):
         await said.receive_machine(caller(), RUN, report(run=8))
-
-
-async def test_received_bytes_are_summed_by_listed_source(
-    said: Announcements, database: Database, directory: RelayDirectory, clock: Clock
-) -> None:
-    version = await database.current_version()
-    await said.receive_machine(caller(b"1"), RUN, report((RELAY, 100), (RELAY + "/", 11), (ELSEWHERE, 5)))
-    assert await rows(database, served, "url", "node", "bytes") == [(RELAY, NODE.address, 111)]
-    await directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
-    clock.now += 120
-    await said.receive_machine(caller(b"2"), RUN, report((RELAY, 9), (ELSEWHERE, 5), ("http://169.254.1.1", 7)))
-    assert await rows(database, served, "url", "bytes", "received") == [
-        (ELSEWHERE, 5, START + 120),
-        (RELAY, 120, START + 120),
-    ]
-    assert await database.current_version() == version, "cached answers stay valid"
-
-
-@pytest.mark.parametrize("url", ["", "a\x00b", "http://\x00", "http://a.example/\u202e", "https://", "ftp://a.example"])
-async def test_sources_without_a_valid_url_are_left_out(said: Announcements, database: Database, url: str) -> None:
-    """PostgreSQL accepts no zero byte in a text."""
-    assert await said.receive_machine(caller(b"1"), RUN, report((url, 5), (RELAY, 7))) is True
-    assert await rows(database, served, "url", "bytes") == [(RELAY, 7)]
-
-
-async def test_counted_source_is_known_to_a_new_process(
-    said: Announcements, database: Database, directory: RelayDirectory, clock: Clock, tmp_path: Path
-) -> None:
-    await directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
-    await said.receive_machine(caller(b"1"), RUN, report((ELSEWHERE, 5)))
-    said.directory = RelayDirectory(RUN, "https://hub.example", [], database, storage_url=f"file:{tmp_path}")
-    clock.now += 120
-    await said.receive_machine(caller(b"2"), RUN, report((ELSEWHERE, 6), (RELAY, 7)))
-    assert await rows(database, served, "url", "bytes") == [(ELSEWHERE, 11)]
-
-
-async def test_a_report_that_is_sent_again_counts_once(said: Announcements, database: Database, clock: Clock) -> None:
-    one = report((RELAY, 100))
-    assert await said.receive_machine(caller(b"1"), RUN, one) is True
-    clock.now += 59
-    assert await said.receive_machine(caller(b"1"), RUN, one) is False
-    assert await rows(database, served, "bytes") == [(100,)]
-    clock.now += 1
-    assert await said.receive_machine(caller(b"1"), RUN, one) is True, "a minute later it reports new bytes"
-    assert await said.receive_machine(caller(b"2"), RUN, one) is True
-    assert await rows(database, served, "bytes") == [(200,)], "no time has passed since the last one"
-
-
-async def test_bytes_count_no_faster_than_100_gbit_a_second(
-    said: Announcements, database: Database, directory: RelayDirectory, clock: Clock
-) -> None:
-    most = (1 << 53) - 1
-    await directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=ELSEWHERE))
-    await said.receive_machine(caller(b"1"), RUN, report((RELAY, most), (ELSEWHERE, most)))
-    assert await rows(database, served, "url", "bytes") == [(RELAY, 120 * 12_500_000_000)]
-    clock.now += 10
-    await said.receive_machine(caller(b"2"), RUN, report((ELSEWHERE, 100_000_000_000), (RELAY, most)))
-    assert dict(await rows(database, served, "url", "bytes")) == {
-        ELSEWHERE: 100_000_000_000,
-        RELAY: 120 * 12_500_000_000 + 25_000_000_000,
-    }
-    clock.now -= 1_000
-    await said.receive_machine(caller(b"3"), RUN, report((RELAY, most)))
-    clock.now += 1_000_000
-    await said.receive_machine(caller(b"4"), RUN, report((ELSEWHERE, most)))
-    assert dict(await rows(database, served, "url", "bytes")) == {
-        ELSEWHERE: 100_000_000_000 + 3_600 * 12_500_000_000,
-        RELAY: 120 * 12_500_000_000 + 25_000_000_000,
-    }
-
-
-async def test_sums_stay_within_database_integers(said: Announcements, database: Database, clock: Clock) -> None:
-    for number in range(8):
-        clock.now += 3_600
-        await said.receive_machine(caller(b"%d" % number), RUN, report((RELAY, (1 << 53) - 1)))
-    assert await rows(database, served, "bytes") == [(1 << 48,)]
-    others = [{"url": RELAY, "node": f"0x{number:040x}", "bytes": 1 << 48, "received": 0.0} for number in range(5_000)]
-    await database.write(lambda connection: connection.execute(insert(served), others))
-    total = await database.read(lambda connection: connection.execute(select(func.sum(served.c.bytes))).scalar())
-    assert total == 5_001 << 48
-
-
-async def test_sources_of_a_node_are_bounded(
-    said: Announcements, database: Database, directory: RelayDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "MAX_SOURCES_OF_NODE", 3)
-    other = {"url": RELAY, "node": OTHER.address, "bytes": 1, "received": 0.0}
-    await database.write(lambda connection: connection.execute(insert(served).values(other)))
-    for number in range(5):
-        clock.now += 120
-        url = f"https://relay-{number}.example"
-        await directory.offer(caller(address=OTHER.address), RUN, RelayOffer(run=RUN, url=url))
-        await said.receive_machine(caller(b"%d" % number), RUN, report((RELAY, 1), (url, 1)))
-    assert await rows(database, served, "url", "node", "bytes") == [
-        (RELAY, NODE.address, 5),
-        (RELAY, OTHER.address, 1),
-        ("https://relay-3.example", NODE.address, 1),
-        ("https://relay-4.example", NODE.address, 1),
-    ]
-
-
-async def test_last_offered_url_of_each_member_is_listed(directory: RelayDirectory) -> None:
-    a, b, c = (f"https://{name}.example" for name in "abc")
-
-    async def offered() -> set[str]:
-        return await directory.database.read(lambda connection: directory.offered(connection, [RELAY, a, b, c]))
-
-    for address, url in ((OTHER.address, f"{a}/"), (NODE.address, a), (OTHER.address, b)):
-        await directory.offer(caller(address=address), RUN, RelayOffer(run=RUN, url=url))
-    assert await offered() == {RELAY, a, b}, "another member still offers the first"
-    await directory.offer(caller(address=NODE.address), RUN, RelayOffer(run=RUN, url=c))
-    assert await offered() == {RELAY, b, c}
 
 
 # Scores

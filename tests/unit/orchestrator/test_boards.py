@@ -26,7 +26,7 @@ from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.keys import RunKeys
 from muster.protocol.messages import RelayOffer
-from orchestrator import tables, tallies
+from orchestrator import tables
 from orchestrator.attribution import Attribution
 from orchestrator.auth import Caller
 from orchestrator.database import Database
@@ -92,7 +92,7 @@ class BoardsRun:
         await run.happen(Claimed, 1, ANNE, 0, 2 * TOKEN)
         await run.happen(Fined, XENA, 1, 8 * TOKEN)
         await run.happen(HourSealed, 1, 100, VERA, bytes(32), bytes(32))
-        # 3. Files, tokens, reports.
+        # 3. Files and reports.
         await run.upload(0, 1)
         await run.upload(1, 2)
         await self.report(0, {"reward": 0.25}, [])
@@ -104,8 +104,7 @@ class BoardsRun:
         await self.run.record_report(1_000.0 + 30 * step, step=step, metrics=metrics, batch=batch)
 
     def _record_members(self, connection: Connection) -> None:
-        """Write what members announce (names, machines, bytes, scores) and the tokens of a file."""
-        tallies.count_tokens(connection, file_hash(1), ANNE, 700)
+        """Write what members announce: names, machines, scores."""
         names = [(ANNE, "Zürich #4"), (WILL, "ada")]
         for node, name in names:
             row = {"node": node, "name": name, "named": 1, "document": "{}"}
@@ -121,14 +120,6 @@ class BoardsRun:
         for values in machines:
             row = dict(zip(columns, values, strict=True))
             connection.execute(insert(tables.machines).values(row))
-        for url, node, received in (
-            (OWN, ANNE, 10),
-            (OWN, CLEO, 5),
-            (SHARED, ANNE, 7),
-            ("https://no.example", ANNE, 9),
-        ):
-            row = {"url": url, "node": node, "bytes": received, "received": 0.0}
-            connection.execute(insert(tables.served).values(row))
         for step, score in ((0, 0.25), (2, 0.5)):
             said = BenchmarkScore(
                 run=1, step=step, benchmark="humaneval", score=score, low=score - 0.125, high=score + 0.125,
@@ -170,7 +161,7 @@ def worker(rank: int, address: str, **changes: Any) -> WorkerLine:
     line = {
         "rank": rank, "address": address, "name": "", "operator": OPERATOR, "status": "active", "work_class": 0,
         "since": 3_600 * int(address[2]), "accepted_groups": 0, "accepted": 0, "pending": 2, "rejected": 0, "void": 0,
-        "tokens": 0, "earned": 0, "in_window": 4 * TOKEN, "day": 4 * TOKEN, "uptime": 2 / (102 - int(address[2])),
+        "earned": 0, "in_window": 4 * TOKEN, "day": 4 * TOKEN, "uptime": 2 / (102 - int(address[2])),
         "device": "", "devices": 0, "tokens_per_second": 0.0,
     }  # fmt: skip
     return WorkerLine(**(line | changes))
@@ -191,7 +182,7 @@ async def test_worker_lines_count_outcomes_of_work(run: BoardsRun) -> None:
     assert (page.run, page.order, page.offset, page.total) == (1, "accepted", 0, 3)
     assert page.workers == [
         worker(
-            1, ANNE, name="Zürich #4", accepted_groups=8, accepted=2, pending=1, tokens=700, earned=2 * TOKEN,
+            1, ANNE, name="Zürich #4", accepted_groups=8, accepted=2, pending=1, earned=2 * TOKEN,
             day=6 * TOKEN, device="H100", devices=8, tokens_per_second=900.0,
         ),
         worker(
@@ -215,7 +206,6 @@ async def test_validator_lines_count_verdicts_cases_votes_and_seals(run: BoardsR
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
-        ("tokens", [ANNE, BERT, CLEO]),
         ("earned", [ANNE, BERT, CLEO]),
         ("day", [ANNE, CLEO, BERT]),
         ("uptime", [CLEO, BERT, ANNE]),
@@ -251,7 +241,7 @@ async def test_the_overview_adds_up(run: BoardsRun) -> None:
     assert (found.workers, found.validators) == (2, 3)
     assert (found.groups_per_commitment, found.rollouts_per_commitment) == (4, 8)
     assert found.commitments.model_dump() == {"total": 7, "accepted": 2, "pending": 3, "rejected": 1, "void": 1}
-    assert (found.tokens, found.tokens_uncounted, found.tokens_per_second) == (700, 1, 900.0)
+    assert found.tokens_per_second == 900.0
     assert found.machines == [
         MachineKind(device="H100", devices=8, nodes=1),
         MachineKind(device="A100", devices=3, nodes=2),
@@ -289,7 +279,6 @@ async def test_summary_gives_the_numbers_of_the_boards(run: BoardsRun) -> None:
 
 
 async def test_trainer_and_relays_are_listed(run: BoardsRun) -> None:
-    """Bytes of a relay are those that other operators' nodes report; only offered URLs are listed."""
     member = NodeRecord(CLEO, OPERATOR, "worker", "active")
     await run.directory.offer(Caller(CLEO, request_of(), member, is_trainer=False), 1, RelayOffer(run=1, url=SHARED))
     found = await run.boards.others()
@@ -297,8 +286,8 @@ async def test_trainer_and_relays_are_listed(run: BoardsRun) -> None:
         {"address": TRAINER, "steps": 4, "updates": 1, "last": 1_060.0}
     ]
     assert [line.model_dump() for line in found.relays] == [
-        {"url": OWN, "operator": "", "listed": True, "bytes": 15, "nodes": 2},
-        {"url": SHARED, "operator": OPERATOR, "listed": True, "bytes": 0, "nodes": 0},
+        {"url": OWN, "operator": ""},
+        {"url": SHARED, "operator": OPERATOR},
     ]
     await run.database.write(lambda connection: connection.execute(delete(tables.relay_offers)))  # the module's
     assert found.authors == []
@@ -328,7 +317,7 @@ async def test_an_address_leads_to_its_parts_and_the_nodes_it_operates(run: Boar
         *((ANNE, "worker", "active"), (BERT, "worker", "jailed"), (CLEO, "worker", "active")),
         *((node, "validator", "active") for node in VALIDATORS),
     ]
-    assert (found.parts, found.total, found.accepted_groups, found.tokens) == ([], 6, 8, 700)
+    assert (found.parts, found.total, found.accepted_groups) == ([], 6, 8)
     workers = (await run.boards.workers("since", 0, 9)).workers
     assert (found.day, found.earned) == (sum(line.day for line in workers), 2 * TOKEN)
     assert found.in_window == 10 * TOKEN

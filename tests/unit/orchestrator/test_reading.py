@@ -1,4 +1,4 @@
-"""A separate process reads files: it counts tokens and returns rows as text, whatever the file holds."""
+"""A separate process reads files and returns rows as text, whatever the file holds."""
 
 from __future__ import annotations
 
@@ -108,11 +108,9 @@ def test_long_text_is_cut_by_letters_and_says_how_long_it_was() -> None:
 # The process
 
 
-async def test_rows_are_counted_and_read(process: ReadingProcess, files: ContentStore) -> None:
+async def test_rows_are_read(process: ReadingProcess, files: ContentStore) -> None:
     rows = [text_row(0), text_row(1, "no idea", "0", task_reward=0, parts=np.array([0], np.int64)), text_row(2)]
     name = await keep(files, *rows)
-    counted = await process.ask(name)
-    assert (counted.tokens, counted.failure) == (sum(len(row.completion_tokens) for row in rows), "")
     row = (await process.ask(name, 1)).row
     assert row is not None
     assert row.model_dump() == {
@@ -139,9 +137,7 @@ async def test_rows_are_counted_and_read(process: ReadingProcess, files: Content
     assert (await process.ask(name, 0, thinks=False)).row.answer.text == f"hm{THINK_END}42"  # type: ignore[union-attr]
 
 
-async def test_file_is_read_once_for_its_rows_and_each_time_to_be_counted(
-    files: ContentStore, tokenizer_path: Path
-) -> None:
+async def test_file_is_read_once_for_its_rows(files: ContentStore, tokenizer_path: Path) -> None:
     class Counted(RolloutReader):
         reads = 0
 
@@ -152,13 +148,10 @@ async def test_file_is_read_once_for_its_rows_and_each_time_to_be_counted(
     name = await keep(files, text_row(0), text_row(1))
     async with Counted() as counted:
         reader = FileReader(settings(files, tokenizer_path), counted)
-        count, first, second = (ReadRequest(id=0, file_hash=name, position=position) for position in (None, 0, 1))
-        tokens = [(await reader.answer(count)).tokens for _ in range(2)]
-        assert counted.reads == 2, "rows that are only counted are not kept"
+        first, second = (ReadRequest(id=0, file_hash=name, position=position) for position in (0, 1))
         answers = await asyncio.gather(reader.answer(first), reader.answer(second), reader.answer(first))
         assert [answer.row.sample for answer in answers if answer.row is not None] == [0, 1, 0]
-        assert [*tokens, (await reader.answer(count)).tokens] == tokens[:1] * 3
-        assert counted.reads == 3
+        assert counted.reads == 1
 
 
 async def test_hostile_text_comes_back_as_it_was_written(process: ReadingProcess, files: ContentStore) -> None:
@@ -180,13 +173,13 @@ async def test_hostile_text_comes_back_as_it_was_written(process: ReadingProcess
 
 
 async def test_unreadable_file_says_why(process: ReadingProcess, files: ContentStore, tmp_path: Path) -> None:
-    assert (await process.ask("0x" + "ab" * 32)).failure == "missing"
+    assert (await process.ask("0x" + "ab" * 32, 0)).failure == "missing"
     garbage = await files.put(b"no rollouts")
     answer = await process.ask(garbage, 0)
     assert (answer.failure, answer.row) == ("malformed", None)
     assert "not a rollout file" in answer.why
     many = await keep(files, *[text_row(i) for i in range(65)])
-    assert (await process.ask(many)).failure == "malformed"
+    assert (await process.ask(many, 0)).failure == "malformed"
     assert (await process.ask(await keep(files, text_row(0)), 0)).row is not None, "the process still answers"
 
 
@@ -194,16 +187,15 @@ async def test_a_file_that_is_damaged_in_storage_is_malformed(process: ReadingPr
     name = await keep(files, text_row(0))
     path = Path(files.url.removeprefix("file:")) / "files" / name[2:4] / name[2:]
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert (await process.ask(name)).failure == "malformed"
+    assert (await process.ask(name, 0)).failure == "malformed"
 
 
-async def test_without_a_tokenizer_files_are_counted_and_not_shown(files: ContentStore, tmp_path: Path) -> None:
+async def test_without_a_tokenizer_files_are_not_shown(files: ContentStore, tmp_path: Path) -> None:
     name = await keep(files, text_row(0))
     broken = tmp_path / "tokenizer.json"
     broken.write_text("{}")
     for path, why in ((None, "no tokenizer with the hash"), (broken, "cannot be loaded")):
         async with ReadingProcess(settings(files, path)).running() as process:
-            assert (await process.ask(name)).tokens == len(text_row(0).completion_tokens)
             answer = await process.ask(name, 0)
             assert answer.failure == "no_tokenizer"
             assert why in answer.why
@@ -211,15 +203,15 @@ async def test_without_a_tokenizer_files_are_counted_and_not_shown(files: Conten
 
 async def test_a_process_that_is_killed_is_replaced(process: ReadingProcess, files: ContentStore) -> None:
     name = await keep(files, text_row(0))
-    first = (await process.ask(name), process.pid)[1]
+    first = (await process.ask(name, 0), process.pid)[1]
     assert first is not None
     os.kill(first, signal.SIGSTOP)  # keeps the request under way until the process dies
-    asking = asyncio.create_task(process.ask(name))
+    asking = asyncio.create_task(process.ask(name, 0))
     await asyncio.sleep(0)
     os.kill(first, signal.SIGKILL)
     with pytest.raises(UnreachableError, match="has ended"):
         await asking
-    assert (await process.ask(name)).tokens == len(text_row(0).completion_tokens)
+    assert (await process.ask(name, 0)).row is not None
     assert process.pid != first
 
 
@@ -228,9 +220,9 @@ async def test_process_ends_when_idle(
 ) -> None:
     monkeypatch.setattr(reading, "IDLE_SECONDS", 0.05)
     name = await keep(files, text_row(0))
-    await process.ask(name)
+    await process.ask(name, 0)
     await until(lambda: process.pid is None, "the process has ended")
-    assert (await process.ask(name)).failure == ""
+    assert (await process.ask(name, 0)).failure == ""
 
 
 async def test_two_are_read_at_once_and_few_wait(process: ReadingProcess, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,16 +236,16 @@ async def test_two_are_read_at_once_and_few_wait(process: ReadingProcess, monkey
         most = max(most, under_way)
         await gate.wait()
         under_way -= 1
-        return ReadAnswer(id=0, tokens=1)
+        return ReadAnswer(id=1)
 
     monkeypatch.setattr(process, "_exchange", exchange)
-    asking = [asyncio.create_task(process.ask("0x")) for _ in range(reading.READS_AT_ONCE + reading.MAX_WAITING)]
+    asking = [asyncio.create_task(process.ask("0x", 0)) for _ in range(reading.READS_AT_ONCE + reading.MAX_WAITING)]
     await asyncio.sleep(0)
     with pytest.raises(RefusedError) as caught:
-        await process.ask("0x")
+        await process.ask("0x", 0)
     assert caught.value.status == 503
     gate.set()
-    assert [answer.tokens for answer in await asyncio.gather(*asking)] == [1] * len(asking)
+    assert [answer.id for answer in await asyncio.gather(*asking)] == [1] * len(asking)
     assert most == reading.READS_AT_ONCE
 
 

@@ -7,31 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, select
 
 from muster.clients.storage import ContentStore
 from muster.contracts.registry import Role
 from muster.environments.registry import default_manifest
 from muster.environments.task import ask
-from muster.errors import RefusedError, StorageError
+from muster.errors import RefusedError
 from muster.protocol.draws import DrawSource, draw_of
 from muster.protocol.hashes import hash_bytes
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
-from muster.runtime.loop import AGAIN, IDLE
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
 from muster.tasksets.taskset import SHARDS_NAME, TaskSet
 from orchestrator.database import Database
-from orchestrator.page import token_counter
 from orchestrator.page.reading import ReadingProcess
 from orchestrator.page.rollouts import RolloutFiles, Rollouts, accepted_files
-from orchestrator.page.rows import ReadAnswer, ReadingSettings, ShownText
-from orchestrator.page.token_counter import TokenCounter
-from orchestrator.tables import counts, file_tokens
+from orchestrator.page.rows import ReadingSettings, ShownText
 from testbed.runs.recorded_run import CHAIN, RUN, RUNS, SampleRun, address, hash_of
 from testbed.samples.texts import HOSTILE, save_tokenizer, text_row
-from testbed.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +58,6 @@ class Files:
         self.run = run
         self.files = files
         self.rollouts = Rollouts(run.source, reading)
-        self.counter = TokenCounter(run.database, reading)
 
     def tasks(self, name: str, index: int) -> list[int]:
         source = DrawSource(address(name), hash_bytes(hash_of("entropy 0")), 0)
@@ -94,10 +87,6 @@ class Files:
     async def listed(self, **how: object) -> RolloutFiles:
         given: dict = {"step": None, "node": None, "before": None, "limit": 50} | how
         return await self.run.database.read(lambda connection: accepted_files(connection, self.run.source, **given))
-
-    async def counted(self) -> dict[str, int]:
-        query = select(file_tokens.c.file_hash, file_tokens.c.tokens)
-        return dict(map(tuple, await self.run.database.read(lambda c: c.execute(query).all())))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -323,110 +312,3 @@ async def test_a_pair_is_shown_for_a_while_and_a_failure_is_not(files: Files) ->
     later = await rollouts.compared()
     assert later.after is not None
     assert later.after.policy_step == 3
-
-
-# Tokens
-
-
-async def test_accepted_files_are_counted_newest_first(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_counter, "FILES_AT_ONCE", 2)
-    names = [await files.work("wanda", step) for step in (0, 1, 2)]
-    pending = await files.work("willi", 3, accept=False)
-    assert await files.counter.poll() is AGAIN
-    assert set(await files.counted()) == {names[2], names[1]}
-    assert await files.counter.poll() is AGAIN
-    assert await files.counter.poll() is IDLE
-    tokens = {name: (await files.rollouts.row(name, 0)).tokens for name in names}
-    assert await files.counted() == {name: 8 * tokens[name] for name in names}
-    await files.run.accept("willi", 0)
-    await files.counter.poll()
-    assert pending in await files.counted()
-    assert [file.tokens for file in (await files.listed()).files] == [
-        (await files.counted())[file.file_hash] for file in (await files.listed()).files
-    ]
-    numbers = select(counts.c.kind, counts.c.count).where(counts.c.address == address("wanda"))
-    kept = dict(map(tuple, await files.run.database.read(lambda c: c.execute(numbers).all())))  # type: ignore[arg-type]
-    assert (kept["counted"], kept["tokens"]) == (3, sum(8 * one for one in tokens.values()))
-
-
-async def test_a_missing_or_malformed_file_counts_once_as_0_tokens(files: Files) -> None:
-    index = await files.run.commit("wanda", step=1)
-    gone = await files.run.upload("wanda", index)
-    malformed = await files.files.put(b"no rollouts")
-    await files.run.upload("willi", await files.run.commit("willi", step=1), malformed)
-    await files.run.accept("wanda", 0)
-    await files.run.accept("willi", 0)
-    assert await files.counter.poll() is AGAIN
-    assert await files.counted() == {gone: 0, malformed: 0}
-    assert await files.counter.poll() is IDLE
-
-
-async def test_old_steps_are_looked_through_in_ranges(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_counter, "NEWEST_STEPS", 1)
-    monkeypatch.setattr(token_counter, "OLDER_STEPS", 1)
-    now = 0.0
-    counter = TokenCounter(files.run.database, files.rollouts._reading, lambda: now)  # noqa: SLF001
-    names = [await files.work("wanda", step) for step in (0, 1, 3)]
-
-    async def looks(count: int) -> None:
-        for _ in range(count):
-            await counter.poll()
-
-    await looks(8)
-    assert set(await files.counted()) == {names[2], names[1]}, "older files at a bounded rate"
-    now += (await files.listed(step=1)).files[0].size / token_counter.OLDER_BYTES_A_SECOND
-    await looks(8)
-    assert set(await files.counted()) == set(names)
-    now += 1
-    await looks(8)
-    late = await files.work("willi", 0)
-    await looks(8)
-    assert late not in await files.counted(), "old steps are swept once an hour"
-    now += token_counter.SWEEP_SECONDS
-    await looks(8)
-    assert late in await files.counted()
-
-
-async def test_counting_pauses_while_members_wait(files: Files) -> None:
-    await files.work("wanda", 1)
-    files.counter.is_busy = lambda: True
-    assert await files.counter.poll() is IDLE
-    assert await files.counted() == {}
-    files.counter.is_busy = lambda: False
-    assert await files.counter.poll() is AGAIN
-    assert len(await files.counted()) == 1
-
-
-async def test_failures_of_storage_and_machine_count_against_no_file(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = await files.work("wanda", 1)
-    answers = [ReadAnswer(id=0, failure="storage", why="gone"), ReadAnswer(id=0, failure="machine", why="slow")]
-
-    async def ask_process(*_: object) -> ReadAnswer:
-        return answers.pop(0)
-
-    reading = files.rollouts._reading  # noqa: SLF001
-    with monkeypatch.context() as patch:
-        patch.setattr(reading, "ask", ask_process)
-        with pytest.raises(StorageError, match="gone"):
-            await files.counter.poll()
-        assert await files.counter.poll() is AGAIN
-        assert await files.counter.poll() is IDLE, "not tried again before the next start"
-    assert await files.counted() == {}
-    again = TokenCounter(files.run.database, reading)
-    await again.poll()
-    assert name in await files.counted()
-
-
-async def test_it_counts_while_the_service_runs(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_counter, "POLL_SECONDS", 0.02)
-    async with files.counter.counting():
-        name = await files.work("wanda", 1)
-
-        async def is_counted() -> bool:
-            return name in await files.counted()
-
-        await until(is_counted, "the file is counted")
-    await files.run.database.write(lambda connection: connection.execute(delete(file_tokens)))
-    assert await files.counted() == {}, "counting has stopped"

@@ -139,9 +139,6 @@ def test_member_actions_are_counted(connection: Connection) -> None:
     counted: Counter[tuple[str, str]] = Counter()
     for validator, accepted in connection.execute(select(*tables.verdicts.c["validator", "accepted"])):
         counted[validator, "accepts" if accepted else "rejections"] += 1
-    for node, tokens in connection.execute(select(*tables.file_tokens.c["node", "tokens"])):
-        counted[node, "counted"] += 1
-        counted[node, "tokens"] += tokens
     used = set(connection.execute(select(tables.spent.c.file_hash).where(tables.spent.c.used)).scalars())
     for node, name in connection.execute(select(*tables.uploads.c["node", "file_hash"])):
         if name in used:
