@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, bindparam, func, select, update
+from sqlalchemy import Connection, and_, bindparam, exists, func, select, update
 
 from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.protocol.hashes import hex_hash
@@ -28,7 +28,7 @@ from orchestrator.kept import KeptAnswers
 from orchestrator.queries import DRAWN, ONE, Queries, upload_of
 from orchestrator.shown import newest_sums
 from orchestrator.statements import insert_once
-from orchestrator.tables import calls, commitments, nodes, seals, verdicts
+from orchestrator.tables import calls, commitments, nodes, seals, uploads, verdicts
 from orchestrator.tallies import DAY_HOURS, CommitmentState, find_commitment
 
 DAY_SECONDS: Final = DAY_HOURS * HOUR_SECONDS
@@ -183,7 +183,9 @@ def _lapsed(call: Places, came: Sequence[tuple[str, int]], at: int) -> list[tupl
     return [(validator, one.end) for one in over for validator in one.holders if validator not in one.takers]
 
 
-_PENDING: Final = select(*calls.c["node", "index", "order", "opens"]).where(calls.c.lapsed.is_(None))
+_FILED: Final = exists().where(uploads.c.node == calls.c.node, uploads.c.index == calls.c.index)
+_PENDING: Final = select(*calls.c["node", "index", "order", "opens"]).where(calls.c.lapsed.is_(None), _FILED)
+"""No place lapses while there is no file to look at."""
 _CAME: Final = (
     select(*verdicts.c["node", "index", "validator", "came"])
     .join(calls, and_(calls.c.node == verdicts.c.node, calls.c.index == verdicts.c.index))

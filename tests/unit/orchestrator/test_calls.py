@@ -127,21 +127,35 @@ async def test_places_open_when_the_file_comes(run: CalledRun) -> None:
     assert (answer.opens, answer.may_look) == (opens + 500, True)
 
 
-async def test_who_lets_three_places_lapse_is_called_last_for_the_rest_of_the_day(run: CalledRun) -> None:
-    silent = address("vera")
+async def lapse_three_times(run: CalledRun, silent: str, *, filed: bool) -> None:
+    """Call a validator three times to work that only others judge. `filed`: whether its files are there."""
     for _ in range(3):
         index = await run.commit("wanda")
         while silent not in (order := run.order(index))[:2]:
             index = await run.commit("wanda")
+        if filed:
+            await run.record_upload(address("wanda"), index, run.root("wanda", index), hash_of(f"file {index}"))
         await run.ask(order[0], index)
         for one in {*order[:2]} - {silent}:
             await run.say(one, index)
         await run.say(order[2], index, after=run.hold)
         run.blocks += 10
+
+
+async def test_who_lets_three_places_lapse_is_called_last_for_the_rest_of_the_day(run: CalledRun) -> None:
+    silent = address("vera")
+    await lapse_three_times(run, silent, filed=True)
     index = await run.commit("wanda")
     assert (await run.ask(silent, index)).order == run.order(index, silent)
     run.blocks += 24 * 60
     index = await run.commit("wanda", hour=HOUR + 24)
+    assert (await run.ask(silent, index)).order == run.order(index)
+
+
+async def test_no_place_lapses_where_a_worker_keeps_its_file_back(run: CalledRun) -> None:
+    silent = address("vera")
+    await lapse_three_times(run, silent, filed=False)
+    index = await run.commit("wanda")
     assert (await run.ask(silent, index)).order == run.order(index)
 
 
