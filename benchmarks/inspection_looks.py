@@ -84,14 +84,15 @@ def others_of(replayer: Replayer) -> list[AbstractContextManager[None]]:
 
 
 def measure_honest(model: str, profile: str, count: int) -> tuple[dict[str, list[float]], dict[str, int]]:
-    """Return how far each arithmetic's sums are from this machine's, at most, and the outcomes of all these looks."""
+    """Return how far each machine's sums are from this one's, at most, and the outcomes of all these looks."""
     with running(model, profile, count) as (_, engine, replayer, requests):
         rows = bare_rows(requests, engine.generate(requests))
         own, apart, outcomes = looks_of(replayer, rows), {}, Counter[str]()
-        for arithmetic in HONEST[replayer.profile.dtype]:
-            with computing(replayer.model, arithmetic):
+        names = [*HONEST[replayer.profile.dtype], *(f"perturbed, {number}" for number in range(PERTURBED))]
+        for name, machine in zip(names, others_of(replayer), strict=True):
+            with machine:
                 looks = looks_of(replayer, rows)
-            apart[arithmetic] = [float(one) for one in np.abs(looks - own).max(axis=(0, 2))]
+            apart[name] = [float(one) for one in np.abs(looks - own).max(axis=(0, 2))]
             outcomes.update(check_row(replayer, row, look, SEEDS) for row, look in zip(rows, looks, strict=True))
         alone = np.concatenate([looks_of(replayer, [row]) for row in rows])
         apart["one at a time"] = [float(one) for one in np.abs(alone - own).max(axis=(0, 2))]

@@ -53,7 +53,7 @@ class MeasuredCell:
     distinct: int
     """How many of the rows differ in prompt or completion."""
     looks: np.ndarray | None = None
-    """Under LOOK's seeds, where they were computed: float32 [2, rows, 2, K], first this machine's, then a perturbed one's."""
+    """Under LOOK's seeds, this machine's and then a perturbed one's, where computed: float32 [2, rows, 2, K]."""
 
     @property
     def tokens(self) -> int:

@@ -45,7 +45,11 @@ class PoolLimits(Message):
 
 
 class LookLimits(Message):
-    """How far the numbers of a look may be from another machine's (`muster.verification.look`)."""
+    """How far the numbers of a look may be from another machine's (`muster.verification.look`).
+
+    At least twice, in bfloat16 2.5 times, what honest and perturbed machines differ by: SmolLM2-135M's differ by more
+    than the demo's model's (`benchmarks/inspection.py --only look_honest`).
+    """
 
     states: Annotated[FiniteFloat, Field(gt=0)]
     """Of sums of states."""
@@ -96,7 +100,7 @@ CPU_FP32: Final = Profile(
     activation=Limit(reject=1e-3, accuse=2e-3),
     activation_cap=0.05,
     pool=PoolLimits(gap_mean=0.02, activation=1e-4, logprob_rms=0.5, logprob_mean=0.1),
-    look=LookLimits(states=1.4e-5, leads=8.4e-5),
+    look=LookLimits(states=2.4e-5, leads=1.2e-4),
 )
 
 BF16: Final = Profile(
@@ -111,7 +115,7 @@ BF16: Final = Profile(
     activation=Limit(reject=5e-2, accuse=0.1),
     activation_cap=0.2,
     pool=PoolLimits(gap_mean=0.08, activation=0.07, logprob_rms=2.2, logprob_mean=0.26),
-    look=LookLimits(states=0.11, leads=0.8),
+    look=LookLimits(states=0.15, leads=0.9),
 )
 
 PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU_FP32, BF16)}
