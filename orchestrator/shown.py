@@ -15,6 +15,7 @@ from muster.constants import HOUR_SECONDS
 from muster.errors import MismatchError
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
+from muster.protocol.looks import settles_at
 from muster.protocol.masters import check_master
 from muster.protocol.messages import LookList, ShownLooks, ShownMaster
 from muster.protocol.receipts import read_looks
@@ -52,6 +53,8 @@ class Shown:
             raise problems.not_allowed(str(error)) from error
         if listed.run != self._queries.run:
             raise problems.another_run(listed.run, self._queries.run)
+        if settles_at(listed.hour) > self._queries.chain.now:  # of a key that is stolen, it could be the last for ever
+            raise problems.too_early(f"the looks of hour {listed.hour} do not count yet")
         data, key = shown.to_bytes(), hour_key(listed.hour)
         latest = await self._database.read(lambda connection: connection.execute(_LATEST).scalar())
         is_later = latest is None or latest < key

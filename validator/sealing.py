@@ -1,8 +1,8 @@
 """Sealing: once an hour has ended, state on chain what this validator vouches for, and show the hour's link.
 
 It seals each hour in which it gave a verdict, in order. It waits until all of its work there is judged and the
-orchestrator has taken its verdicts, for a look that comes after its link is not paid; but no longer than until the link
-is due. It begins with the hour in which this validator registered, and skips one that can no longer be sealed.
+orchestrator has taken its verdicts, for a look that comes after its link is not paid; but no longer than its link
+can wait. It begins with the hour in which this validator registered, and skips one that can no longer be sealed.
 The vouch root commits to what this validator accepted: it is liable for that. The link of its hash chain that it shows
 lets anyone draw which rows it replayed, and check the numbers of its looks.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from muster.chain.client import Chain
 from muster.chain.types import Block
@@ -28,6 +29,10 @@ from validator.outbox import closing_hour
 
 EMPTY_ROOT: bytes = bytes(32)
 """Vouch root of an hour in which nothing was accepted."""
+
+SEALING_SECONDS: Final = 300
+"""Time before its link is due from which on an hour's seal does not wait for verdicts that are not taken: a link that
+comes late would take all looks of the hour."""
 
 log = telemetry.logger("validator")
 SEALS = telemetry.counter("validator_seals", "Hours sealed")
@@ -97,7 +102,7 @@ class HourSealer:
         """Return why an hour is not sealed yet, or ""."""
         if (pending := self._journal.count(hour, "pending")) and hour > closing_hour(now):
             return f"{pending} commitments of this hour are not judged yet"
-        if (unsent := self._journal.verdicts.unsent(hour)) and now < link_due_at(hour):
+        if (unsent := self._journal.verdicts.unsent(hour)) and now < link_due_at(hour) - SEALING_SECONDS:
             return f"the orchestrator has not taken {unsent} verdicts of this hour yet"
         return ""
 

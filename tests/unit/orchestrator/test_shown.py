@@ -10,9 +10,11 @@ import pytest
 from muster.errors import RefusedError
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, keccak
+from muster.protocol.looks import settles_at
 from muster.protocol.messages import CheckedRow, LookList, LookStatement, ShownLooks, ShownMaster, ValidatorTotal
 from orchestrator.database import Database
 from orchestrator.queries import Queries
+from orchestrator.run_facts import ChainState
 from orchestrator.shown import Shown, hour_key, newest_sums
 from testbed.samples.messages import HASH, HERE, KEY, NOTHING, OTHER
 from testbed.samples.terms import keys_of, terms_of
@@ -27,6 +29,7 @@ TERMS = terms_of(grade_tip=keccak(MASTERS[1]), grade_epochs=2, grade_epoch_steps
 @pytest.fixture
 def shown(database: Database, tmp_path: Path) -> Shown:
     queries = Queries(database, 1, TERMS, keys_of(KEY.address), batch_groups=8, demand_batches=2)
+    queries.chain = ChainState(now=settles_at(HOUR + 2))
     return Shown(HERE, queries, database, storage_url=f"file:{tmp_path}")
 
 
@@ -57,6 +60,14 @@ async def test_hours_rise_and_each_has_one_list(shown: Shown, database: Database
     assert await database.read(newest_sums) == {
         OTHER.address: {"total": 7, "barred_until": HOUR + 2, "checked": 4, "false": 1}
     }
+
+
+async def test_no_list_is_taken_before_its_looks_count(shown: Shown) -> None:
+    """Hours rise, so one of the last hour that there can be would be the last list."""
+    with pytest.raises(RefusedError, match="do not count yet") as refused:
+        await shown.take_looks(looks(HOUR + 3))
+    assert refused.value.status == 425
+    assert await shown.take_looks(looks(HOUR + 2))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from muster.verification.rules import CommittedWork
 from testbed.samples.validator import ME, NODE, pending, receive, verdict, work
 from validator.journal import ValidatorJournal
 from validator.outbox import CLOSING_SECONDS
-from validator.sealing import EMPTY_ROOT, HourSealer, vouch_leaf, vouch_root
+from validator.sealing import EMPTY_ROOT, SEALING_SECONDS, HourSealer, vouch_leaf, vouch_root
 
 
 def test_the_vouch_root_opens_to_what_was_accepted() -> None:
@@ -82,8 +82,8 @@ async def test_an_hour_is_sealed_once_its_verdicts_are_taken(journal: ValidatorJ
     assert await seals(journal, ENDED) == [], "a commitment waits"
     journal.judge(c, verdict(c), None, accuse_at=None)
     assert await seals(journal, ENDED) == [], "the orchestrator does not have the verdict"
-    assert await seals(journal, link_due_at(HOUR) - 1) == []
-    assert await seals(journal, link_due_at(HOUR)) == [HOUR], "the link is due"
+    assert await seals(journal, link_due_at(HOUR) - SEALING_SECONDS - 1) == []
+    assert await seals(journal, link_due_at(HOUR) - SEALING_SECONDS) == [HOUR], "the link is nearly due"
     journal.verdicts.sent(c)
     assert await seals(journal, ENDED - 1) == []
     chain = SealChain()
