@@ -334,7 +334,7 @@ class LookJournal(Journal):
 
     def adopt(self, shown: ShownLooks, found: LookList) -> None:
         """Go on from a list that another journal of this trainer made, which was lost."""
-        records = {one.validator: Record(one.total, [], one.barred_until) for one in found.totals}
+        records = {one.validator: Record(one.total, one.refuted_at, one.barred_until) for one in found.totals}
         self.keep_list(found.hour, shown, Tally(records), ())
         self.sent(found.hour)
 

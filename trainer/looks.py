@@ -30,7 +30,7 @@ from muster.errors import CheckError, RefusedError
 from muster.protocol.counting import LookKey, Tally, count_hour, key_of
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
-from muster.protocol.looks import LINK_HOURS, SEARCHED, SETTLE_HOURS, checked_rows, settles_at
+from muster.protocol.looks import LINK_HOURS, SEARCHED, SETTLE_HOURS, Record, checked_rows, settles_at
 from muster.protocol.messages import (
     AcceptedCommitment,
     ListedLook,
@@ -354,7 +354,7 @@ def _listed(look: ArrivedLook, counted: dict[LookKey, Why | None]) -> ListedLook
 
 def _totals(tally: Tally) -> list[ValidatorTotal]:
     return [
-        ValidatorTotal(validator=who, total=one.total, barred_until=one.barred_until)
+        ValidatorTotal(validator=who, total=one.total, barred_until=one.barred_until, refuted_at=one.refuted_at)
         for who, one in sorted(tally.records.items())
-        if one.total or one.barred_until
+        if one != Record()
     ]

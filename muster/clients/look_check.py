@@ -10,14 +10,17 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
-from muster.clients.looks import LooksReader, read_call, shown_links, totals_of
+from muster.clients.looks import LooksReader, read_call, shown_links
 from muster.clients.run_data import CheckpointFetcher
 from muster.constants import HOUR_SECONDS
+from muster.contracts.court import CaseOpened
 from muster.contracts.runs import HourSealed, WorkCommitted
 from muster.errors import CheckError, MalformedError, MismatchError, UnreachableError
 from muster.protocol.counting import LookKey, Tally, count_hour, key_of
+from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import SETTLE_HOURS, Record
 from muster.protocol.messages import CheckedRow, ListedLook, LookList, Verdict
+from muster.protocol.reasons import REASONS
 from muster.protocol.receipts import check_verdict
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
@@ -25,7 +28,7 @@ from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.verification.look import decode_look
 from muster.verification.look_facts import ArrivedLook, judge_arrived
-from muster.verification.model import check_row
+from muster.verification.model import check_row, shares_rejection
 from muster.verification.profiles import Profile
 from muster.verification.replay import Replayer
 from muster.verification.rules import CommittedWork
@@ -64,8 +67,13 @@ class LookCheck:
     reader: LooksReader
     terms: Terms
     profile: Profile
+    report: LookReport = field(default_factory=lambda: LookReport(0), init=False)
     _looks: dict[int, list[ArrivedLook]] = field(default_factory=dict, init=False)
     """By hour of the commitment."""
+    _works: dict[tuple[str, int], CommittedWork] = field(default_factory=dict, init=False)
+    """By node and index."""
+    _came: dict[tuple[str, int, str], list[tuple[Verdict, int]]] = field(default_factory=dict, init=False)
+    """Verdicts by node, index and root."""
 
     async def run(self, hour: int | None = None) -> LookReport:
         """Count an hour again, else that of the latest list. Raises UnreachableError where there is no list."""
@@ -74,30 +82,58 @@ class LookCheck:
             raise UnreachableError(
                 "the trainer has published no list of this hour's looks", hint="is its trainer running?"
             )
-        lists = {found.hour: found}
-        for earlier in range(found.hour - 2 * BEFORE, found.hour):
-            if (one := await self.reader.list(earlier)) is not None:
-                lists[earlier] = one
+        works = [one for one in await self.reader.chain.all_events(WorkCommitted) if one.run == self.reader.run]
+        self._works = {(one.node, one.index): CommittedWork.of(one) for one in works}
+        lists = await self._lists_before(found) | {found.hour: found}
         await self._read(found.hour, lists)
-        return self._compare(found, lists)
+        await self._check_refuted(found, lists)
+        self._compare(found, lists)
+        return self.report
+
+    async def _lists_before(self, found: LookList) -> dict[int, LookList]:
+        """Return the lists of the hours before, as many as say what its count follows from: one at least, or all."""
+        lists: dict[int, LookList] = {}
+        began = min((c.hour for c in self._works.values()), default=found.hour)
+        for hour in range(found.hour - 1, began - 1, -1):
+            if lists and hour < found.hour - 2 * BEFORE:
+                break
+            if (one := await self.reader.readable(hour)) is not None:
+                lists[hour] = one
+        return lists
 
     async def _read(self, hour: int, lists: dict[int, LookList]) -> None:
         """Read who was called, what came and which links were shown, of all hours that a list here may be about."""
         chain, run = self.reader.chain, self.reader.run
         hours = range(hour - BEFORE, hour + SETTLE_HOURS + 1)
-        works = [CommittedWork.of(one) for one in await chain.all_events(WorkCommitted) if one.run == run]
         seals = [one for one in await chain.all_events(HourSealed) if one.run == run and one.hour in hours]
         links = await shown_links(chain, seals)
         refuted = {key_of(one) for found in lists.values() for one in found.checks if _holds_nothing(one)}
-        came = await self._verdicts(hours.start)
-        for c in works:
-            about = came.get((c.node, c.index, "0x" + c.root.hex()))
+        self._came = await self._verdicts(hours.start)
+        for c in self._works.values():
+            about = self._came.get((c.node, c.index, hex_hash(c.root)))
             if c.hour not in hours or not about:
                 continue
             shown = {who: link for (who, one), link in links.items() if one == c.hour}
             called = await read_call(chain, self.reader.client, self.terms, c)
             by = {who for who, node, index in refuted if (node, index) == (c.node, c.index)}
             self._looks.setdefault(c.hour, []).extend(judge_arrived(called, about, shown, by, self.profile, self.terms))
+
+    async def _check_refuted(self, found: LookList, lists: dict[int, LookList]) -> None:
+        """Say which rejections hold nothing back by the list, and are none, or are before a court."""
+        cases = [one for one in await self.reader.chain.all_events(CaseOpened) if one.run == self.reader.run]
+        seconds = await self.reader.chain.block_times({one.at.block for one in cases})
+        before = {_about(one) for hour, one_list in lists.items() if hour < found.hour for one in one_list.checks}
+        for check in filter(_holds_nothing, found.checks):
+            said = self._came.get((check.node, check.index, check.root), [])
+            verdict, came = next((one for one in said if one[0].validator == check.validator), (None, 0))
+            if check.outcome != "refuted" and (verdict is None or verdict.accepted):
+                continue  # another verdict has come since: this one holds nothing back, and takes nothing
+            opened = [seconds[one.at.block] for one in cases if (one.node, one.index) == (check.node, check.index)]
+            named = None if verdict is None or not _names_row(verdict, self.terms) else verdict.position
+            is_so = verdict is not None and not verdict.accepted and named == check.position
+            if not is_so or any(second <= came for second in opened) or _about(check) in before:
+                self._differ(f"a rejection is listed as {check.outcome}, and is not so: {_of(check)}")
+            before.add(_about(check))
 
     async def _verdicts(self, first: int) -> dict[tuple[str, int, str], list[tuple[Verdict, int]]]:
         """Return the verdicts that came since an hour, by node, index and root; those that their validators signed."""
@@ -114,20 +150,18 @@ class LookCheck:
             cursor = page.cursor
         raise MalformedError(f"the orchestrator lists more than {MAX_PAGES} pages of verdicts")
 
-    def _compare(self, found: LookList, lists: dict[int, LookList]) -> LookReport:
+    def _compare(self, found: LookList, lists: dict[int, LookList]) -> None:
         """Play the lists up to this one, and say where it differs."""
-        # 1. Those before, from the totals of an earlier one on.
-        tally, first = Tally(), found.hour - BEFORE
-        if (start := max((hour for hour in lists if hour < first), default=None)) is not None:
-            tally = _tally_after(lists[start])
-        for hour in sorted(hour for hour in lists if first <= hour < found.hour):
+        # 1. Those before: what they say, and what they void of later hours.
+        tally, report = Tally(), self.report
+        for hour in sorted(hour for hour in lists if hour < found.hour):
             self._count(tally, lists[hour])
-            tally.records = _tally_after(lists[hour], tally).records
+            tally.records |= _records(lists[hour])
 
-        # 2. This one.
+        # 2. This one's looks.
         counted = self._count(tally, found)
         expected = {_key(one): (one.placed.wage, one.why) for one in self._looks.get(found.hour, [])}
-        report = LookReport(found.hour, looks=len(found.looks), checks=len(found.checks))
+        report.hour, report.looks, report.checks = found.hour, len(found.looks), len(found.checks)
         said = {(one.validator, one.node, one.index): one for one in found.looks}
         for key in sorted(expected.keys() | said.keys()):
             listed = said.get(key)
@@ -138,10 +172,16 @@ class LookCheck:
                 report.counted += listed.counted > 0
                 report.unfunded += listed.why == "unfunded"
         report.wages = sum(one.counted for one in found.looks)
-        totals = {who: one.total for who, one in tally.records.items() if one.total}
-        if start is not None and totals != {who: total for who, total in totals_of(found).items() if total}:
-            report.differences.append("its totals are not those before it and what it counts")
-        return report
+
+        # 3. What follows for validators.
+        drawn = {_key(one): one.rows(self.terms) for looks in self._looks.values() for one in looks if one.why is None}
+        for check in found.checks:
+            if check.outcome == "false" and check.position not in drawn.get(key_of(check), ()):
+                report.differences.append(f"a row is listed as false, and is of no look: {_of(check)}")
+        listed = _records(found)
+        for who in sorted(tally.records.keys() | listed.keys()):
+            if tally.records.get(who, Record()) != listed.get(who, Record()):
+                report.differences.append(f"{who}'s total, or until when it is barred, does not follow from the lists")
 
     def _count(self, tally: Tally, found: LookList) -> dict[LookKey, str | None]:
         """Count a list's hour into a tally; what it says is unfunded counts nothing."""
@@ -164,26 +204,44 @@ class LookCheck:
         looks = {_key(one): one for hour in self._looks.values() for one in hour}
         replayer: Replayer | None = None
         for check in found.checks:
-            look = looks.get(key_of(check))
-            if check.position is None or check.outcome not in ("true", "false") or look is None or look.link is None:
+            look, c = looks.get(key_of(check)), self._works.get((check.node, check.index))
+            if check.position is None or c is None or check.outcome == "cannot":
                 continue
-            c, rows = look.known.work, look.rows(self.terms)
+            claimed, rows = None, list[int]()
+            if check.outcome != "refuted":
+                if look is None or look.link is None:
+                    continue
+                rows = look.rows(self.terms)
+                claimed = decode_look(look.verdict.look, len(rows), self.profile)
+                if claimed is None or check.position not in rows:
+                    self._differ(f"{check.validator} has no numbers of the row that is checked: {_of(check)}")
+                    continue
+            elif not self._is_of_replay(check):
+                continue
             row = (await fetch_rows(self.reader, rollouts, c, self.terms))[check.position]
-            claimed = decode_look(look.verdict.look, len(rows), self.profile)
-            if claimed is None or check.position not in rows:
-                report.differences.append(f"{check.validator} has no numbers of the row that is checked: {_of(check)}")
-                continue
             async with checkpoints.used(c.step) as folder:
                 if replayer is None:
                     replayer = await asyncio.to_thread(Replayer, folder, self.profile, self.terms.temperature)
                 await asyncio.to_thread(replayer.load_weights, folder)
-                given = replayer, row, claimed[rows.index(check.position)], look.seeds
-                outcome = await asyncio.to_thread(
-                    lambda given=given, by=look.verdict: check_row(*given, accepted=by.accepted)
-                )
-            if {check.outcome, outcome} == {"true", "false"}:
-                report.differences.append(f"a row is {outcome}, and the list says {check.outcome}: {_of(check)}")
+                if claimed is None or look is None:
+                    outcome = "shared" if await asyncio.to_thread(shares_rejection, replayer, row) else "refuted"
+                else:
+                    given = replayer, row, claimed[rows.index(check.position)], look.seeds
+                    outcome = await asyncio.to_thread(
+                        lambda given=given, by=look.verdict: check_row(*given, accepted=by.accepted)
+                    )
+            if outcome not in (check.outcome, "cannot"):
+                self._differ(f"a row is {outcome}, and the list says {check.outcome}: {_of(check)}")
             report.replayed += check.outcome == outcome
+
+    def _is_of_replay(self, check: CheckedRow) -> bool:
+        """Return whether a rejection is by what a replay shows."""
+        said = self._came.get((check.node, check.index, check.root), [])
+        own = [one for one, _ in said if one.validator == check.validator]
+        return any(one.reason is not None and REASONS[one.reason].shown_by == "replay" for one in own)
+
+    def _differ(self, how: str) -> None:
+        self.report.differences.append(how)
 
 
 async def fetch_rows(reader: LooksReader, rollouts: RolloutReader, c: CommittedWork, terms: Terms) -> list:
@@ -203,13 +261,17 @@ def _is_signed(reader: LooksReader, verdict: Verdict) -> bool:
     return True
 
 
-def _tally_after(found: LookList, known: Tally | None = None) -> Tally:
-    """Return the records that a list says; with what is `known` besides."""
-    records = dict(known.records) if known else {}
-    for one in found.totals:
-        refuted = records[one.validator].refuted_at if one.validator in records else []
-        records[one.validator] = Record(one.total, refuted, one.barred_until)
-    return Tally(records, known.void if known else {})
+def _records(found: LookList) -> dict[str, Record]:
+    return {one.validator: Record(one.total, one.refuted_at, one.barred_until) for one in found.totals}
+
+
+def _about(one: CheckedRow) -> tuple[LookKey, str, bool]:
+    """Return what no two checks of rejections have in common."""
+    return key_of(one), one.root, _holds_nothing(one)
+
+
+def _names_row(verdict: Verdict, terms: Terms) -> bool:
+    return verdict.position is not None and verdict.position < terms.positions
 
 
 def _holds_nothing(one: CheckedRow) -> bool:

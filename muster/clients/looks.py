@@ -19,7 +19,7 @@ from muster.contracts import wages
 from muster.contracts.codec import Transaction
 from muster.contracts.runs import HourSealed
 from muster.contracts.wages import Posted, Pot
-from muster.errors import MalformedError, MismatchError, RefusedError
+from muster.errors import CheckError, MalformedError, MismatchError, RefusedError
 from muster.protocol.draws import opens_chain
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import content_hash
@@ -47,7 +47,7 @@ def check_list(where: Domain, shown: ShownLooks, run: int, keys: RunKeys) -> Loo
     found = parse_answer(LookList, shown.text.encode())
     if (found.run, found.hour) != (run, said.hour):
         raise MismatchError(f"a list of run {found.run} and hour {found.hour} is signed as one of hour {said.hour}")
-    if len(totals_of(found)) != len(found.totals):
+    if len({one.validator.lower() for one in found.totals}) != len(found.totals):
         raise MalformedError(f"the list of hour {said.hour} names a validator's total twice")
     return found
 
@@ -115,12 +115,21 @@ class LooksReader:
             return None
         return check_list(self.client.domain, shown, self.run, await self.chain.keys(self.run))
 
+    async def readable(self, hour: int) -> LookList | None:
+        """Return the list of an hour, None as well where it is not what it must be: others say what counts."""
+        try:
+            return await self.list(hour)
+        except CheckError as error:
+            if isinstance(error, RefusedError):
+                raise
+            return None
+
     async def posted(self) -> LookList | None:
         """Return the list whose root was posted last; None where none was, or the list is not to be had."""
         roots = [one.root for one in await self.chain.all_events(Posted) if one.run == self.run]
         latest = await self.list() if roots else None
         for hour in range(latest.hour, latest.hour - MAX_LISTS, -1) if latest else ():
-            found = latest if latest and hour == latest.hour else await self.list(hour)
+            found = latest if latest and hour == latest.hour else await self.readable(hour)
             if found is not None and found.totals and root_of(self.run, totals_of(found)) == roots[-1]:
                 return found
         return None

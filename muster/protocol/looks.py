@@ -205,7 +205,7 @@ class Record:
 
     def refute(self, now: int) -> None:
         """Take in a rejection that was refuted."""
-        self.refuted_at = [at for at in self.refuted_at if at > now - BARRED_SECONDS] + [now]
+        self.refuted_at = [*(at for at in self.refuted_at if at > now - BARRED_SECONDS), now][-REFUTED:]
         if len(self.refuted_at) >= REFUTED:
             self.barred_until = now + BARRED_SECONDS
 

@@ -217,9 +217,11 @@ class ValidatorTotal(Message):
     """What a validator has earned from the run's start on, and until when it counts no more."""
 
     validator: Address
-    total: Wei
-    barred_until: int = 0
+    total: Wei = Field(ge=0, lt=1 << 112)
+    barred_until: int = Field(default=0, ge=0)
     """Second; 0: it counts."""
+    refuted_at: Many[int] = Field(default_factory=list)
+    """Seconds of its latest rejections that were refuted."""
 
 
 class LookList(Message):
@@ -231,7 +233,7 @@ class LookList(Message):
     looks: Many[ListedLook]
     checks: Many[CheckedRow]
     totals: Many[ValidatorTotal]
-    """Of all validators that ever earned or were barred, after this list."""
+    """Of all validators that ever earned, were barred or had a rejection refuted, after this list."""
 
 
 class LookStatement(Message):

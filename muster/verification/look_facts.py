@@ -79,7 +79,7 @@ def takers_of(
     holding = [
         (verdict.validator, second)
         for verdict, second in came
-        if verdict.validator not in refuted and verdict.drawn_by in (None, drawn_by)
+        if (verdict.accepted or verdict.validator not in refuted) and verdict.drawn_by in (None, drawn_by)
     ]
     return known.call(terms).takers(holding)
 
@@ -94,7 +94,8 @@ def judge_arrived(
 ) -> list[ArrivedLook]:
     """Judge the verdicts about a commitment, in order of arrival.
 
-    came: with the second of each. links: that validators have shown for its hour. refuted: whose rejections of it are.
+    came: with the second of each. links: that validators have shown for its hour. refuted: whose rejections of it are;
+    a verdict that came in place of one is not.
     """
     c, drawn_by = known.work, hex_hash(known.drawn_by)
     takers = takers_of(known, came, refuted, terms)
@@ -104,7 +105,7 @@ def judge_arrived(
         paid = wage(terms, known.work_class, c.index)
         placed = PlacedLook(who, c.node, c.index, c.hour, known.operator, second, paid)
         why: Why | None = None
-        if who in refuted:
+        if who in refuted and not verdict.accepted:
             why = "refuted"
         elif who not in takers:
             why = "late" if who in known.order else "uncalled"

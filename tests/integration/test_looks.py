@@ -21,8 +21,8 @@ from muster.contracts.codec import Transaction
 from muster.errors import MismatchError, RefusedError
 from muster.protocol.draws import link_of
 from muster.protocol.hashes import hex_hash
-from muster.protocol.looks import checked_rows, link_due_at, rows_of_look, settles_at, wage
-from muster.protocol.messages import LookList, ShownLooks, StepReport
+from muster.protocol.looks import BARRED_SECONDS, checked_rows, link_due_at, rows_of_look, settles_at, wage
+from muster.protocol.messages import CheckedRow, LookList, ShownLooks, StepReport
 from muster.verification.audit import find_commitment
 from muster.verification.look import encode_look, numbers_of
 from muster.verification.look_facts import CalledWork
@@ -254,6 +254,47 @@ async def test_anybody_counts_the_same_and_sees_what_is_changed(looking: Looking
         assert len(report.differences) == 2
 
 
+async def lied_about(looking: Looking, hour: int, **changes: object) -> list[str]:
+    """Return what is found where the trainer's list of an hour says something else."""
+    async with looking.reader() as reader:
+        honest, read = await reader.list(hour), reader.list
+        assert honest is not None
+
+        async def lies(asked: int | None = None) -> LookList | None:
+            return honest.model_copy(update=changes) if asked == hour else await read(asked)
+
+        reader.list = lies  # type: ignore[method-assign]
+        return (await LookCheck(reader, looking.terms, CPU_FP32).run(hour)).differences
+
+
+async def test_a_trainer_that_bars_an_honest_validator_is_seen(looking: Looking) -> None:
+    async with looking.reader() as reader:
+        latest = await reader.list()
+        assert latest is not None
+        hour, *_ = [one for one in range(latest.hour - 12, latest.hour) if await reader.list(one) is not None]
+        listed = await reader.list(hour)
+    assert listed is not None
+    paid = next(one for one in listed.looks if one.counted)
+    about = {name: getattr(paid, name) for name in ("validator", "node", "index", "root")}
+    until = settles_at(hour) + BARRED_SECONDS
+
+    # 1. Without any reason.
+    barred = [one.model_copy(update={"barred_until": until}) for one in listed.totals]
+    [why] = await lied_about(looking, hour, totals=barred)
+    assert "until when it is barred" in why
+
+    # 2. By rejections that there are not: three times one that accepts.
+    refuted = [CheckedRow(**about, position=3, outcome="refuted")] * 3
+    totals = [one.model_copy(update={"refuted_at": [settles_at(hour)] * 3}) for one in barred]
+    found = await lied_about(looking, hour, checks=[*listed.checks, *refuted], totals=totals)
+    assert sum("a rejection is listed as refuted, and is not so" in one for one in found) == 3
+
+    # 3. By rows that are of none of its looks.
+    rows = [CheckedRow(**about, position=looking.terms.positions, outcome="false")]
+    found = await lied_about(looking, hour, checks=[*listed.checks, *rows])
+    assert any("a row is listed as false, and is of no look" in one for one in found)
+
+
 async def test_a_new_journal_goes_on_from_the_run_s_latest_list(looking: Looking) -> None:
     async with looking.reader() as reader:
         latest = await reader.list()
@@ -306,6 +347,18 @@ async def test_rejections_without_a_case_are_replayed_and_give_their_place_away(
         async with looking.client(looking.name_of(third)) as client:
             asked = await client.ask_call(looking.run, known.work.node, known.work.index, known.work.root)
         assert asked.turn_at is not None, "the place comes free"
+
+    # What was refuted is in a list, and anybody finds the same.
+    async with looking.keeper() as keeper, looking.reader() as reader:
+        await looking.at(settles_at(known.work.hour))
+        await keeper.poll()
+        report = await LookCheck(reader, looking.terms, CPU_FP32).run(known.work.hour)
+        assert report.differences == []
+        listed = await reader.list(known.work.hour)
+        assert listed is not None
+        assert [one.refuted_at for one in listed.totals if one.validator == known.order[0]] == [
+            [settles_at(known.work.hour)]
+        ]
 
 
 async def test_a_link_of_another_chain_or_hour_shows_no_looks(looking: Looking) -> None:

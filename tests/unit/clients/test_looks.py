@@ -26,7 +26,7 @@ A = "0x" + "aa" * 20
 
 
 def shown(signer: Signer = TRAINER, *, run: int = RUN, hour: int = HOUR, twice: bool = False) -> ShownLooks:
-    totals = [ValidatorTotal(validator=A, total=5)] * (1 + twice)
+    totals = [ValidatorTotal(validator=one, total=5) for one in (A, A.replace("a", "A"))[: 1 + twice]]
     text = LookList(run=RUN, hour=HOUR, looks=[], checks=[], totals=totals).to_bytes().decode()
     said = LookStatement(run=run, hour=hour, text_hash=content_hash(text.encode()), signature=UNSIGNED)
     return ShownLooks(statement=sign_message(signer, WHERE, said), text=text)

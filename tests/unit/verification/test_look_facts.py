@@ -95,6 +95,7 @@ def test_a_refuted_rejection_gives_its_place_away() -> None:
     came = (verdict(A, accepted=False), OPENS), (verdict(B), OPENS), (verdict(C), after)
     assert whys(*came) == {A: None, B: None, C: "late"}
     assert whys(*came, refuted=A) == {A: "refuted", B: None, C: None}
+    assert whys((verdict(A), OPENS), *came[1:], refuted=A) == {A: None, B: None, C: "late"}, "it accepts by now"
 
 
 def test_what_is_paid_and_replayed_follows_from_the_commitment() -> None:
