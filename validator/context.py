@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.chain.reads import ChainReader
+from muster.clients.model import Model
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
@@ -24,7 +25,6 @@ from muster.protocol.messages import Upload
 from muster.rollouts.reader import RolloutReader
 from muster.settings.schema import Settings
 from muster.verification.evidence import check_signatures
-from muster.verification.model import Model
 from muster.verification.rules import CommittedWork, Rules
 
 

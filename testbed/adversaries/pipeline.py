@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from muster.clients.model import Model
 from muster.clients.run_data import CheckpointFetcher
 from muster.errors import UnreachableError
 from muster.protocol.draws import draw_rows
@@ -31,7 +32,6 @@ from muster.rollouts.schema import Rollout
 from muster.verification.bundles import Inspection
 from muster.verification.checks import Finding, check_rows
 from muster.verification.judging import Measurement, judge
-from muster.verification.model import Model
 from muster.verification.profiles import Limit
 from muster.verification.rules import CommittedWork
 from muster.verification.sample_policy import detection, detection_over, false_rows

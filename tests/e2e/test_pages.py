@@ -106,14 +106,10 @@ async def test_without_scripts_the_numbers_are_there(browser: Browser, hostile: 
             number(overview["step"]),
             number(overview["workers"]),
             number(overview["validators"]),
-            number(overview["tokens"]),
             number(overview["metrics"]["reward"], 3),
         ]
         assert [one for one in numbers if one not in text] == []
         assert "<img src=x onerror=" in text, "what the owner says of it"
-        pictures = page.locator("noscript img, .plot img")
-        assert await pictures.count() >= 5
-        await pictures.first.scroll_into_view_if_needed()
         assert (visitor.problems, visitor.elsewhere) == ([], [])
 
 

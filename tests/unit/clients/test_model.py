@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from muster.clients import model as model_room
+from muster.clients.model import Model
 from muster.errors import ConfigError
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import MatmulSetting, Settings, ValidatorSettings
-from muster.verification import model as model_room
 from muster.verification.look import LookSeeds
-from muster.verification.model import Model
 from muster.verification.profiles import CPU_FP32
 from testbed.samples.commitments import honest_rows
 
