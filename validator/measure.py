@@ -26,7 +26,7 @@ def measure(spec: ProbeSpec, rows: Sequence[Rollout]) -> bytes:
     check_probe_rows(rows, spec, replayer.vocabulary)
     with computing(replayer.model, spec.arithmetic):
         found = replayer.errors(rows, LOOK)
-    with perturbing(replayer.model):
+    with perturbing(replayer.model, seed=0):
         perturbed = replayer.errors(rows, LOOK)
     errors, looks = [row.errors for row in found], np.array([[row.look for row in one] for one in (found, perturbed)])
     return MeasuredCell(spec.profile, "model", "cell", False, errors, count_distinct(rows), looks).to_bytes()

@@ -221,7 +221,7 @@ class _Noise:
 
 @contextmanager
 def perturbing(model: PreTrainedModel, seed: int | None = None) -> Iterator[None]:
-    """Let a model compute as some honest machine might, another one in every product; `seed` is for tests.
+    """Let a model compute as some honest machine might, another one in every product; the same with the same `seed`.
 
     What it is off by then bounds, up to a small factor, what honest machines differ by.
     """
