@@ -32,6 +32,7 @@ from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.looks import LINK_HOURS, SEARCHED, SETTLE_HOURS, Record, checked_rows, settles_at
 from muster.protocol.messages import (
+    MAX_LISTED,
     AcceptedCommitment,
     ListedLook,
     LookList,
@@ -290,10 +291,12 @@ class LookKeeper:
         """Count an hour's looks, and keep the list of it."""
         # 1. What came, and what was found.
         looks = await self._looks(hour, hour + SETTLE_HOURS)
-        checks, tally = self.journal.unlisted(hour + SETTLE_HOURS), self.journal.tally()
+        checks, tally = self.journal.unlisted(hour + SETTLE_HOURS)[:MAX_LISTED], self.journal.tally()
         pot = await self.chain.call(wages.pot(self.run))
 
-        # 2. What counts of it.
+        # 2. What counts of it: more than a list can name is not listed, and not paid; what is unpaid anyway goes first.
+        of_hour = sorted((look for look in looks if look.placed.hour == hour), key=lambda one: one.why is not None)
+        looks = of_hour[:MAX_LISTED] + [look for look in looks if look.placed.hour != hour]
         placed = [look.placed for look in looks if look.why is None]
         counted = count_hour(tally, hour, placed, checks, max(0, pot.funded - tally.total))
         listed = [_listed(look, counted) for look in looks if look.placed.hour == hour]

@@ -67,6 +67,9 @@ MAX_LOOK_CHARS: Final = 1 << 17
 MAX_LIST_CHARS: Final = 1 << 24
 """Longest text of an hour's list of looks."""
 
+MAX_LISTED: Final = 20_000
+"""Most verdicts, and most checks, that an hour's list names: then it is no longer than its text may be."""
+
 MAX_GRADES_CHARS: Final = 1 << 19
 """Longest text of grades: of more rows than a commitment may have."""
 

@@ -385,6 +385,27 @@ async def test_a_link_of_another_chain_or_hour_shows_no_looks(looking: Looking) 
         assert (await LookCheck(reader, looking.terms, CPU_FP32).run(hour)).differences == []
 
 
+async def test_a_list_names_no_more_than_its_text_holds(looking: Looking, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("trainer.looks", "muster.clients.look_check"):
+        monkeypatch.setattr(f"{module}.MAX_LISTED", 2)
+    hour = await looking.new_hour()
+    known = await looking.called("w2", 3)
+    names = [looking.name_of(one) for one in known.order]
+    for validator in (names[3], names[2], names[0], names[1]):
+        await looking.look(validator, "w2", known)
+    await looking.at((hour + 1) * HOUR_SECONDS + 60)
+    await looking.seal(hour, *names[:2])
+    async with looking.keeper() as keeper, looking.reader() as reader:
+        await keeper.poll()
+        await conclude(keeper)
+        await looking.at(settles_at(hour))
+        await keeper.poll()
+        listed = await reader.list(hour)
+        assert listed is not None
+        assert [(looking.name_of(one.validator), one.why) for one in listed.looks] == [(one, None) for one in names[:2]]
+        assert (await LookCheck(reader, looking.terms, CPU_FP32).run(hour)).differences == []
+
+
 async def test_a_list_that_another_journal_published_keeps_no_later_one_waiting(looking: Looking) -> None:
     async with looking.keeper() as keeper:
         hour = keeper.journal.last_hour

@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from muster.protocol.messages import AcceptedCommitment, Many, StepReport, Verdict, VerdictPage
+from muster.protocol.messages import (
+    MAX_LIST_CHARS,
+    MAX_LISTED,
+    AcceptedCommitment,
+    CheckedRow,
+    ListedLook,
+    LookList,
+    Many,
+    StepReport,
+    ValidatorTotal,
+    Verdict,
+    VerdictPage,
+)
 from muster.verification.bundles import EvidenceBundle
 
 UNKNOWN = {f"unknown {i}": 0 for i in range(1000)}
@@ -43,3 +55,19 @@ def test_a_report_holds_numbers_that_can_be_written_and_read_again(field: str, n
     text = json.dumps({"run": 1, "step": 1, "metrics": {}} | {field: {"x": "?"}}).replace('"?"', number)
     with pytest.raises(ValidationError, match="finite"):
         StepReport.model_validate_json(text)
+
+
+def test_the_longest_list_is_no_longer_than_its_text_may_be() -> None:
+    node, root = "0x" + "f" * 40, "0x" + "f" * 64
+    about: Any = {"validator": node, "node": node, "index": 2**32 - 1, "root": root}
+    look = ListedLook(**about, accepted=False, came=2**40, counted=0, why="incomplete")
+    check = CheckedRow(**about, position=2**32 - 1, outcome="refuted")
+    total = ValidatorTotal(validator=node, total=2**112 - 1, barred_until=2**40, refuted_at=[2**40] * 3)
+    made: Any = {"looks": [look] * MAX_LISTED, "checks": [check] * MAX_LISTED, "totals": [total] * MAX_LISTED}
+    assert len(LookList(run=1, hour=2**24, **made).to_bytes()) < MAX_LIST_CHARS
+
+
+@pytest.mark.parametrize("total", [-1, 1 << 112])
+def test_a_total_is_one_that_can_be_claimed(total: int) -> None:
+    with pytest.raises(ValidationError):
+        ValidatorTotal(validator="0x" + "f" * 40, total=total)
