@@ -188,6 +188,9 @@ class LookChecker:
             return ["cannot"] * len(checks)
         claimed = decode_look(look.verdict.look, len(look.rows(terms)), self.keeper.profile)
         assert claimed is not None, "it has numbers for each drawn row"
+        places = {position: place for place, position in enumerate(look.rows(terms))}
+        if any(check.position not in places for check in checks):  # another block draws others since a reorg
+            return ["cannot"] * len(checks)
         try:
             rollouts = await self._rollouts(c)
         except (MalformedError, MismatchError):  # rows that nobody can replay
@@ -196,7 +199,6 @@ class LookChecker:
             if error.status != NOT_FOUND:
                 raise
             return ["cannot"] * len(checks)
-        places = {position: place for place, position in enumerate(look.rows(terms))}
         rows = [
             RowToCheck(rollouts[p], claimed[places[p]], look.seeds, look.verdict.accepted)
             for p in (check.position for check in checks)
@@ -208,6 +210,8 @@ class LookChecker:
         if checks[0].position == NO_ROW:
             return ["unnamed"] * len(checks)
         rejected = next(one for one, _ in self.keeper.journal.came(c) if one.validator == checks[0].validator)
+        if rejected.accepted:  # since a reorg
+            return ["shared"] * len(checks)
         try:
             rollouts = await self._rollouts(c)
         except CheckError:  # as it says, or perhaps so

@@ -194,6 +194,19 @@ async def test_a_look_at_a_file_that_nobody_can_replay(
     assert await made.outcomes([check_of(3), check_of(0)]) == [outcome] * 2
 
 
+async def test_what_was_chosen_before_a_reorg_cannot_be_checked() -> None:
+    """Another block draws other rows, and who rejected may accept by now."""
+    work = CommittedWork(1, 2, NODE, 5, ROOT, hour=9, block=1)
+    accepts = SimpleNamespace(look="0x" + "00" * 32, accepted=True, validator=SEEDS.validator)
+    look = SimpleNamespace(link=b"", verdict=accepts, rows=lambda terms: [0])
+    journal = SimpleNamespace(commitment=lambda *_: work, came=lambda _: [(accepts, 1)])
+    keeper: Any = SimpleNamespace(journal=journal, look_of=lambda _: look, profile=CPU_FP32)
+    nothing: Any = SimpleNamespace(terms=None)
+    made = LookChecker(keeper, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
+    assert await made.outcomes([check_of(3)]) == ["cannot"]
+    assert await made.outcomes([check_of(3, "rejection")]) == ["shared"]
+
+
 async def test_a_server_that_is_busy_makes_no_look_false(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = RefusedError("later", status=503, title="Busy")
     with pytest.raises(RefusedError):
