@@ -29,7 +29,7 @@ async def test_honest_work_is_accepted_with_room_to_spare(
     job = lab.job(INDEX, step=worker.step)
     rows = lab.honest(job)
     inspection = await inspect(context, lab, job, submit(worker, job, rows, rows))
-    assert (inspection.finding, inspection.replayed) == (None, 16 + 8), "its own sample and the pool's"
+    assert (inspection.finding, inspection.replayed) == (None, lab.rules.terms.look_rows)
     for measurement in lab.measure(job, rows):
         for statistic in STATISTICS:
             assert getattr(measurement, statistic) < getattr(CPU_FP32, statistic).accuse / 2
@@ -45,9 +45,9 @@ async def test_adversary_is_caught(adversary: Adversary, lab: AdversaryLab, cont
     assert set(found.reasons) <= set(adversary.reasons)
     assert adversary.whole_file or found.rejected >= 0.98 * found.false
 
-    # By the policy, for every drawn sample.
+    # By the rows of a look, but for a drawn sample of which nothing is known by the lie: a sampler's temperature is not.
     if not adversary.subtle:
-        assert all(found.in_all)
+        assert sum(map(bool, found.in_all)) >= SAMPLES - 1
     assert sum(map(bool, found.in_a_tenth)) / SAMPLES == pytest.approx(found.predicted_tenth, abs=0.2)
 
     # And by the validator's own entry, with a real file: all rows lie, then a tenth.

@@ -70,7 +70,6 @@ def _spoil(path: Path) -> None:
             nodes = [row[0] for row in database.execute(f"SELECT node FROM {table} ORDER BY node")]
             pairs = [(texts[at % len(texts)], node) for at, node in enumerate(nodes)]
             database.executemany(f"UPDATE {table} SET {column} = ? WHERE node = ?", pairs)
-        database.execute("UPDATE served SET url = ? || url WHERE url LIKE '%-3.%'", (RELAY,))
         database.execute("UPDATE metric_buckets SET name = ? WHERE name = 'entropy'", (METRIC,))
         for step, document in database.execute("SELECT step, document FROM steps").fetchall():
             report = json.loads(document)
