@@ -35,7 +35,7 @@ share of unfounded cases follows from the two.
     withdrawn       tokens of reserved pay that an owner keeps from workers by withdrawing and closing
 
 Part `looks` needs no chain: benchmarks/incentives_looks.py plays the rules by which validators are called, checked and
-paid, where nobody cheats. c: the cost of a look; a call: a place that an honest validator holds.
+paid, without a cheat. c: the cost of a look; a call: a place that an honest validator holds.
 
     honest_margin_zero
                     honest income − that of the best deviation that saves 8 % of a look, with 4, 5, 6 and 9 validators

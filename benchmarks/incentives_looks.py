@@ -1,4 +1,4 @@
-"""What looking pays where nobody cheats: the rules of `muster/protocol/looks.py` and `counting.py`, without a chain.
+"""What looking pays without a cheat: the rules of `muster/protocol/looks.py` and `counting.py`, without a chain.
 
 Part `looks` of `benchmarks/incentives.py`. Commitments come at random seconds. Validators are called, take places, are
 checked, barred and paid by the functions that orchestrator, trainer and validators call. What is made up is who does
@@ -33,9 +33,9 @@ from muster.protocol.looks import (
     SEARCHED,
     SETTLE_HOURS,
     PlacedLook,
-    Places,
     Record,
     Seat,
+    Seating,
     call_order,
     checked_rows,
     hold_seconds,
@@ -79,7 +79,7 @@ HOSTILE: Final = (0.1, 2, 1e-3)
 CLAIM_GAS: Final = 60_000
 HONEST: Final = "honest"
 HONEST_NET: Final = TERMS.wage_bps / BASIS_POINTS / LOOK - 1
-"""c a call: where nobody cheats and no row is called false, all honest looks are paid."""
+"""c a call: where no one cheats and no row is called false, all honest looks are paid."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Played:
     """What came of one validator. Money in c."""
 
     calls: int = 0
-    """Places of the first round that it held; at first commitments each is two."""
+    """Seating of the first round that it held; at first commitments each is two."""
     cost: float = 0.0
     paid: float = 0.0
     rows: int = 0
@@ -236,7 +236,7 @@ class Made:
 
 @dataclass
 class World:
-    """A run with some validators, hour by hour. The same seed makes the same commitments, whoever looks."""
+    """A run with some validators, hour by hour. The same seed makes the same commitments, however they look."""
 
     looking: Sequence[Looking]
     per_hour: int = USUAL
@@ -254,7 +254,7 @@ class World:
     waited: int = 0
     """Commitments of which a place lapsed."""
     late: int = 0
-    """Those that nobody decided while they were fresh."""
+    """Those that were not decided while they were fresh."""
     blocked: Counter[int] = field(default_factory=Counter[int])
     """Those that a false rejection held back, by day since the start."""
 
@@ -288,7 +288,7 @@ class World:
         seats = [Seat(one.address, one.since, self._rests(one, now)) for one in self.validators]
         block_hash = self.random.randbytes(32)
         order = call_order(seats, block_hash=block_hash, node=node, index=index, at=now, terms=self.terms)
-        call = Places(order, now, self.hold, self.terms.accepts_required)
+        call = Seating(order, now, self.hold, self.terms.accepts_required)
         by = {one.address: one for one in self.validators}
         came = [(one.address, now + AFTER) for one in self.validators if one.looking.uncalled]
         number = 0
@@ -358,7 +358,7 @@ class World:
             played.rows += rows
             self.made.setdefault(look.hour, []).append(Made(one, look, rows, 0 if looking.passes else false))
 
-    def _decide(self, call: Places, takers: Sequence[Validator], came: Sequence[int]) -> None:
+    def _decide(self, call: Seating, takers: Sequence[Validator], came: Sequence[int]) -> None:
         self.work += 1
         in_time = [second for second in came if second < call.opens + 2 * self.hold]
         self.late += len(in_time) < call.places
@@ -627,7 +627,7 @@ def owners(size: int = 4) -> list[Row]:
     spent = hours * USUAL * TERMS.accepts_required / size * LOOK
     return [
         {"kind": "owner", "name": name, "hours": hours, "spent": spent}
-        for name in ("counts nobody, or its friends only", "calls true looks false, or early ones late")
+        for name in ("counts no look, or its friends' only", "calls true looks false, or early ones late")
     ] + [{"kind": "owner", "name": "takes its balance back after the notice", "hours": 0.0, "spent": 0.0}]
 
 

@@ -1,7 +1,7 @@
 """Tell validators which commitments are theirs to look at, and remember who was called (`muster.protocol.looks`).
 
 The order of a commitment is made when it is first needed, once the block that draws it is read, and stays: it goes with
-each verdict into storage. Where a reorg takes that block it is made anew.
+each verdict into storage. Where a reorg takes that block it is made again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, bindparam, exists, func, select, update
 
 from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.protocol.hashes import hex_hash
-from muster.protocol.looks import LAPSES, LINK_HOURS, Places, Seat, call_order
+from muster.protocol.looks import LAPSES, LINK_HOURS, Seat, Seating, call_order
 from muster.protocol.messages import CallAnswer, CallQuestion
 from orchestrator import problems
 from orchestrator.auth import Caller
@@ -51,7 +51,7 @@ class _Called:
     """A call, and the verdicts that there are about its commitment."""
 
     root: str
-    call: Places
+    call: Seating
     said: Sequence[Opinion]
 
 
@@ -64,7 +64,7 @@ class Calls:
         """One at a time for each commitment, however many ask."""
 
     async def answer(self, caller: Caller, asked: CallQuestion) -> CallAnswer:
-        """Answer a validator whether it may look now. Raises RefusedError where nobody is called yet."""
+        """Answer a validator whether it may look now. Raises RefusedError where no one is called yet."""
         caller.active_validator()
         found = await self._read(asked.node, asked.index)
         if found.root != asked.root:
@@ -81,7 +81,7 @@ class Calls:
         )
 
     async def order(self, node: str, index: int) -> CallAnswer:
-        """Return who is called to a commitment, for anybody. Raises RefusedError where nobody is yet."""
+        """Return who is called to a commitment, for anybody. Raises RefusedError where no one is yet."""
         call = (await self._read(node, index)).call
         return CallAnswer(order=list(call.order), opens=call.opens, may_look=False)
 
@@ -177,7 +177,7 @@ class Calls:
         return Counter(validator for validator, second in found if day <= second <= at)
 
 
-def _lapsed(call: Places, came: Sequence[tuple[str, int]], at: int) -> list[tuple[str, int]]:
+def _lapsed(call: Seating, came: Sequence[tuple[str, int]], at: int) -> list[tuple[str, int]]:
     """Return the validators whose places have lapsed by a second, and when. Pure."""
     over = [one for one in call.rounds(came) if one.end <= at]
     return [(validator, one.end) for one in over for validator in one.holders if validator not in one.takers]

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from muster.protocol.looks import Places
+from muster.protocol.looks import Seating
 from muster.protocol.messages import Message
 
 State = Literal["pending", "accepted", "rejected", "void"]
@@ -67,7 +67,12 @@ class CommitmentStatus:
 
 
 def commitment_status(
-    opinions: Sequence[Opinion], cases: Sequence[CaseState], *, jailed: bool, accepts_required: int, call: Places | None
+    opinions: Sequence[Opinion],
+    cases: Sequence[CaseState],
+    *,
+    jailed: bool,
+    accepts_required: int,
+    call: Seating | None,
 ) -> CommitmentStatus:
     """Judge one commitment. `opinions` in the order they arrived; `jailed` is about the node that made it.
 

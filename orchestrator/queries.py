@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, exists, f
 
 from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
 from muster.protocol.keys import Keys, RunKeys
-from muster.protocol.looks import Places, hold_seconds
+from muster.protocol.looks import Seating, hold_seconds
 from muster.protocol.messages import AcceptedCommitment, Demand, NodeReport, Upload, Verdict, VerdictPage
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason
@@ -154,9 +154,9 @@ class Queries:
             works.append(AcceptedCommitment(**dict(zip(_LISTED, listed, strict=True)), verdicts=accepts))
         return works
 
-    def call_of(self, order: str, opens: int) -> Places:
+    def call_of(self, order: str, opens: int) -> Seating:
         """Return the call that a row of the table `calls` is."""
-        return Places(json.loads(order), opens, hold_seconds(self.terms), self.terms.accepts_required)
+        return Seating(json.loads(order), opens, hold_seconds(self.terms), self.terms.accepts_required)
 
     async def demand(self) -> Demand:
         """Return whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""

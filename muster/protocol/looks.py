@@ -1,7 +1,7 @@
 """Looks: which validators are called to a commitment, whose verdicts decide and count, and what a look is paid. Pure.
 
 A *look* is a verdict with numbers of the rows that its validator replayed (`muster.verification.look`). Validators are
-called by the hash of a block after the commitment, so nobody chooses who looks. A called validator holds a *place* for
+called by the hash of a block after the commitment, so no one chooses who looks. A called validator holds a *place* for
 `hold_seconds`; then the place opens for the next of the order. Only verdicts that take a place decide, and count.
 
 The owner pays looks, so its trainer checks some and counts (`muster.protocol.counting`): in the open, from lists that
@@ -86,7 +86,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Places:
+class Seating:
     """The places of one commitment, and who may take them."""
 
     order: Sequence[str]
@@ -108,7 +108,7 @@ class Places:
         taken, first, start = 0, 0, self.opens
         while taken < self.places and first < len(self.order):
             holders = self.order[first : first + self.places - taken]
-            # Before the round began nobody knew that its holders were to look, unless they were the first.
+            # Before the round began no one knew that its holders were to look, unless they were the first.
             in_time = [one for one in holders if one in arrived and arrived[one] < start + self.hold]
             takers = [one for one in in_time if start == self.opens or arrived[one] >= start]
             yield Round(start, start + self.hold, holders, sorted(takers, key=lambda one: arrived[one]))

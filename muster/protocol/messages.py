@@ -268,7 +268,7 @@ class CallQuestion(Message):
 
 
 class CallAnswer(Message):
-    """Whose places a commitment's are (`muster.protocol.looks.Places`), and what came."""
+    """Whose places a commitment's are (`muster.protocol.looks.Seating`), and what came."""
 
     order: Many[Address]
     opens: int

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from muster.protocol.draws import draw_rows
 from muster.protocol.hashes import hex_hash
-from muster.protocol.looks import PlacedLook, Places, hold_seconds, link_due_at, rows_of_look, wage
+from muster.protocol.looks import PlacedLook, Seating, hold_seconds, link_due_at, rows_of_look, wage
 from muster.protocol.messages import Verdict
 from muster.protocol.reasons import Why
 from muster.protocol.terms import Terms
@@ -32,8 +32,8 @@ class CalledWork:
     """Of its node."""
     work_class: int
 
-    def call(self, terms: Terms) -> Places:
-        return Places(self.order, self.opens, hold_seconds(terms), terms.accepts_required)
+    def call(self, terms: Terms) -> Seating:
+        return Seating(self.order, self.opens, hold_seconds(terms), terms.accepts_required)
 
 
 @dataclass(frozen=True)

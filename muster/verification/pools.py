@@ -200,7 +200,7 @@ def suspect_from(rows: Sequence[Sequence[PooledRow]], limits: PoolLimits) -> int
     """Return the first of the steps from which on a validator replays what counts; None where it suspects nothing.
 
     rows: by step, those of the pools that it replayed in its looks. It suspects the longest row of steps up to the last
-    whose evidence is SUSPECT, by any statistic. That accuses nobody, so no choice is paid for.
+    whose evidence is SUSPECT, by any statistic. That accuses no one, so no choice is paid for.
     """
     firsts = [_suspect_from([leans(some, name, limits) for some in rows]) for name in UNIT_STATISTICS]
     return min((first for first in firsts if first is not None), default=None)

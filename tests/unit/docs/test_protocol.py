@@ -32,7 +32,7 @@ from muster.protocol.draws import (
 )
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import content_hash
-from muster.protocol.looks import Places, Seat, call_order, wages_leaf, wages_tree
+from muster.protocol.looks import Seat, Seating, call_order, wages_leaf, wages_tree
 from muster.protocol.masters import check_master, epoch_of, epochs_trained
 from muster.protocol.merkle import LeafTree
 from muster.protocol.messages import Upload, UploadReceipt, Verdict
@@ -204,7 +204,7 @@ def the_call(given: Values) -> Values:
     seats = [Seat(one, since=0, rests=one in given["rests"]) for one in given["validators"]]
     drawn = {"block_hash": raw(given["block_hash"]), "node": given["node"], "index": given["index"]}
     order = call_order(seats, **drawn, at=given["opens"], terms=terms)
-    call = Places(order, given["opens"], given["hold"], terms.accepts_required)
+    call = Seating(order, given["opens"], given["hold"], terms.accepts_required)
     came = [(validator, second) for validator, second in given["came"]]
     return {"order": order, "takers": call.takers(came), "lapsed": call.lapsed(came, given["opens"] + 9_999)}
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.contracts.court import Outcome
-from muster.protocol.looks import Places
+from muster.protocol.looks import Seating
 from orchestrator.commitment_status import CaseState, CommitmentStatus, Opinion, commitment_status
 
 A, B, C, D = "0xa", "0xb", "0xc", "0xd"
 
 
-CALL = Places([A, B, C, D], opens=100, hold=60, places=2)
+CALL = Seating([A, B, C, D], opens=100, hold=60, places=2)
 
 
 def yes(validator: str, trusted: bool = True, came: int = 100) -> Opinion:
@@ -27,7 +27,7 @@ def no(validator: str, reason: str = "wrong_reward", trusted: bool = True, came:
 
 
 def judge(
-    *opinions: Opinion, cases: tuple[CaseState, ...] = (), jailed: bool = False, call: Places | None = CALL
+    *opinions: Opinion, cases: tuple[CaseState, ...] = (), jailed: bool = False, call: Seating | None = CALL
 ) -> CommitmentStatus:
     required = call.places if call else 2
     return commitment_status(opinions, cases, jailed=jailed, accepts_required=required, call=call)
@@ -124,7 +124,7 @@ opinion_lists = st.lists(
 )
 outcomes = st.sampled_from([outcome.name.lower() for outcome in Outcome])
 case_lists = st.lists(st.builds(CaseState, st.sampled_from("abcd"), outcomes))
-calls = st.builds(Places, st.permutations("abcd"), st.just(100), st.just(60), st.integers(1, 4))
+calls = st.builds(Seating, st.permutations("abcd"), st.just(100), st.just(60), st.integers(1, 4))
 
 
 @given(opinion_lists, case_lists, st.booleans(), calls)

@@ -16,10 +16,10 @@ from muster.protocol.looks import (
     BARRED_SECONDS,
     VOIDED,
     PlacedLook,
-    Places,
     Record,
     Round,
     Seat,
+    Seating,
     call_order,
     checked_rows,
     hold_seconds,
@@ -52,7 +52,7 @@ def address(number: int) -> str:
 
 
 A, B, C, D, E = (address(number) for number in range(1, 6))
-CALL = Places((A, B, C, D, E), opens=OPENS, hold=HOLD, places=PLACES)
+CALL = Seating((A, B, C, D, E), opens=OPENS, hold=HOLD, places=PLACES)
 
 
 def order_of(seats: Sequence[Seat], index: int = 7, block_hash: bytes = BLOCK, at: int = OPENS) -> list[int]:
