@@ -86,7 +86,7 @@ class UpdateReport:
     skipped: bool
     """The loss or the gradient of an optimiser step was not finite: that one, and those after it, were not taken."""
     suspects: tuple[int, ...] = ()
-    """Seating in the batch of samples that may have caused a skipped update: those whose log-probabilities were not
+    """Places in the batch of samples that may have caused a skipped update: those whose log-probabilities were not
     finite, and all samples of a micro-batch whose loss was not."""
 
 
