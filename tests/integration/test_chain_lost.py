@@ -31,6 +31,8 @@ from testbed.waiting import BOUND, until, wait_until
 pytestmark = pytest.mark.usefixtures("built_contracts")
 
 UNDONE = 8
+A_COMMIT = 2
+"""Blocks of a commitment: its own, and the one that draws who is called to it."""
 KEPT, LOST, INSTEAD = map(some_hash, ("kept", "lost", "instead"))
 
 
@@ -98,10 +100,10 @@ async def test_reorg_replays_or_drops_and_work_is_committed_again(tmp_path: Path
     async with running(tmp_path) as run:
         await run.fixture.commit("w1", 1, LOST)
         await run.sees(2)
-        await reorg(run.local.chain, 2, drop=False)
+        await reorg(run.local.chain, 2 * A_COMMIT, drop=False)
         await until(lambda: run.orchestrator.logged("reorg"), "the orchestrator follows the new blocks")
         await run.sees(2)
-        await reorg(run.local.chain, 1, drop=True)
+        await reorg(run.local.chain, A_COMMIT, drop=True)
         await run.sees(1)
         await run.fixture.commit("w1", 1, INSTEAD)
         await run.sees(2)
