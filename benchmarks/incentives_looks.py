@@ -45,7 +45,7 @@ from muster.protocol.looks import (
     wage,
     weight,
 )
-from muster.protocol.messages import CheckedRow
+from muster.protocol.messages import RowCheck
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import PUBLIC_DEFAULTS
 from muster.verification.pools import HONEST_SHARE, WINDOW, PooledRow, Unit, judge_pool, suspect_from, take_rows
@@ -249,7 +249,7 @@ class World:
     tally: Tally = field(default_factory=Tally)
     made: dict[int, list[Made]] = field(default_factory=dict[int, list[Made]])
     """Looks that are not counted yet, by hour."""
-    refuted: list[CheckedRow] = field(default_factory=list[CheckedRow])
+    refuted: list[RowCheck] = field(default_factory=list[RowCheck])
     work: int = 0
     waited: int = 0
     """Commitments of which a place lapsed."""
@@ -334,7 +334,7 @@ class World:
         looking, played = one.looking, one.played
         one.first = look.came if one.first is None else one.first
         if looking.rejects:
-            row = CheckedRow(
+            row = RowCheck(
                 validator=one.address,
                 node=look.node,
                 index=look.index,
@@ -387,7 +387,7 @@ class World:
                     one.address = new_address(self.luck)
                     one.since = now + one.looking.returns - self.terms.jury_seniority
 
-    def _check(self, one: Validator, due: int, pending: Sequence[Made]) -> list[CheckedRow]:
+    def _check(self, one: Validator, due: int, pending: Sequence[Made]) -> list[RowCheck]:
         """Return the false rows that a check of an hour finds, and the search after it."""
         own = [look for look in pending if look.by is one and look.placed.validator == one.address]
         fresh = [look for look in own if look.placed.hour == due]
@@ -404,7 +404,7 @@ class World:
             one.played.checked += len(searched)
             false += [look for look, row in searched if row < look.false]
         return [
-            CheckedRow(
+            RowCheck(
                 validator=look.placed.validator,
                 node=look.placed.node,
                 index=look.placed.index,

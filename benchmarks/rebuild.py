@@ -44,7 +44,7 @@ from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.reports import Reports
 from orchestrator.retention import Retention
-from orchestrator.shown import Shown
+from orchestrator.shown import ShownDocuments
 from orchestrator.tables import uploads, verdicts
 from orchestrator.tallies import put_commitments
 from orchestrator.uploads import Uploads
@@ -118,7 +118,7 @@ class Parts:
         self.parts: dict[str, Any] = {
             "uploads": Uploads(WHERE, unused, queries, database, settings),
             "verdicts": Verdicts(WHERE, queries, unused, database, unused, storage_url=url),
-            "shown": Shown(WHERE, queries, database, storage_url=url),
+            "shown": ShownDocuments(WHERE, queries, database, storage_url=url),
             "reports": Reports(queries, database, storage_url=url),
             "environments": Environments(WHERE, RUN, "", database, settings),
             "announcements": Announcements(WHERE, "", queries, database, unused, storage_url=url),

@@ -35,7 +35,7 @@ DAY_SECONDS: Final = DAY_HOURS * HOUR_SECONDS
 
 
 @dataclass(frozen=True)
-class _Subject:
+class _CallFacts:
     """What the database says of a commitment that validators may be called to."""
 
     committed: CommitmentState | None
@@ -89,12 +89,12 @@ class Calls:
         await self.ensure(node, index)
 
         def read(connection: Connection) -> _Called | None:
-            subject, given = _subject(connection, node, index), {"node": node, "index": index}
-            if subject.committed is None:
+            facts, given = _facts(connection, node, index), {"node": node, "index": index}
+            if facts.committed is None:
                 raise problems.not_found(f"there is no commitment {index} of {node} yet")
             said = [Opinion(*list(one)[2:]) for one in connection.execute(ONE.opinions, given)]
-            call = subject.call and self._queries.call_of(subject.call.order, subject.call.opens)
-            return call and _Called(subject.committed.root, call, [one for one in said if one.trusted])
+            call = facts.call and self._queries.call_of(facts.call.order, facts.call.opens)
+            return call and _Called(facts.committed.root, call, [one for one in said if one.trusted])
 
         found = await self._database.read(read)
         if found is None:
@@ -103,20 +103,20 @@ class Calls:
 
     async def ensure(self, node: str, index: int) -> None:
         """Call validators to a commitment, unless that is done or its drawing block is not there."""
-        subject = await self._database.read(partial(_subject, node=node, index=index))
-        if subject.committed is None:
+        facts = await self._database.read(partial(_facts, node=node, index=index))
+        if facts.committed is None:
             await self._follower.next_poll()  # it may have been mined a moment ago
-            subject = await self._database.read(partial(_subject, node=node, index=index))
-        if subject.committed is not None and subject.committed.day is None and subject.call is None:
-            await self._making.get((node, index, subject.block), partial(self._make, node, index, subject))
+            facts = await self._database.read(partial(_facts, node=node, index=index))
+        if facts.committed is not None and facts.committed.day is None and facts.call is None:
+            await self._making.get((node, index, facts.block), partial(self._make, node, index, facts))
 
-    async def _make(self, node: str, index: int, subject: _Subject) -> None:
+    async def _make(self, node: str, index: int, facts: _CallFacts) -> None:
         """Draw the order of a commitment, if its drawing block is there."""
-        assert subject.block is not None
-        drawn = subject.block + SAMPLE_BLOCKS
+        assert facts.block is not None
+        drawn = facts.block + SAMPLE_BLOCKS
         if self._follower.head_number < drawn:
             await self._follower.next_poll()
-        made, drawing = await self._follower.chain.blocks([subject.block, drawn])
+        made, drawing = await self._follower.chain.blocks([facts.block, drawn])
         if made is None or drawing is None or self._follower.head_number < drawn:
             return
 
@@ -131,7 +131,7 @@ class Calls:
                 terms=self._queries.terms,
             )
             row = {"node": node, "index": index, "block": drawn, "hash": hex_hash(drawing.hash)}
-            row |= {"order": json.dumps(order), "opens": max(made.timestamp, subject.stored_at)}
+            row |= {"order": json.dumps(order), "opens": max(made.timestamp, facts.stored_at)}
             if insert_once(connection, calls, row):
                 self._queries.update_status(connection, node, index)
 
@@ -216,11 +216,11 @@ _BLOCK: Final = select(commitments.c.block).where(
 )
 
 
-def _subject(connection: Connection, node: str, index: int) -> _Subject:
+def _facts(connection: Connection, node: str, index: int) -> _CallFacts:
     committed = find_commitment(connection, node, index)
     if committed is None:
-        return _Subject(None, None, 0, None)
+        return _CallFacts(None, None, 0, None)
     given = {"node": node, "index": index}
     block, call = connection.execute(_BLOCK, given).scalar(), connection.execute(_CALL, given).one_or_none()
     upload = upload_of(connection, node, index, committed.root)
-    return _Subject(committed, block, upload.receipt.stored_at if upload else 0, call)
+    return _CallFacts(committed, block, upload.receipt.stored_at if upload else 0, call)

@@ -5,7 +5,7 @@
 - A rejection that decides holds a commitment out until the case *its own validator* opened about it has ended not
   guilty and no other is open. (Another challenger's lost case releases nothing: a friend of the accused could open it
   to lose.)
-- An open case holds a commitment out, whoever opened it.
+- Any open case holds a commitment out.
 - A case that was dismissed shows the storage's receipt, and one that was cured that the file came late: from then on
   no "data missing" counts. Who gave such a verdict inspects the file, and gives another one.
 - A jailed node's work is void, whatever the verdicts about it.
@@ -81,21 +81,21 @@ def commitment_status(
     contested = any(case.outcome == "open" for case in cases)
     cleared = set() if contested else {case.challenger for case in cases if case.outcome == "not_guilty"}
     received = any(case.outcome in ("dismissed", "cured") for case in cases)
-    standing = [
+    valid = [
         opinion
         for opinion in opinions
         if opinion.trusted
         and (opinion.accepted or opinion.validator not in cleared)
         and not (received and opinion.reason == "data_missing")
     ]
-    takers = call.takers((opinion.validator, opinion.came) for opinion in standing) if call else []
+    takers = call.takers((opinion.validator, opinion.came) for opinion in valid) if call else []
     deciding = {*takers, *(case.challenger for case in cases)}
-    for opinion in standing:
+    for opinion in valid:
         if opinion.validator in deciding and not opinion.accepted:
             return CommitmentStatus("rejected", opinion.reason)
     if jailed:
         return CommitmentStatus("void")
-    accepts = {opinion.validator for opinion in standing if opinion.accepted} & {*takers}
+    accepts = {opinion.validator for opinion in valid if opinion.accepted} & {*takers}
     return CommitmentStatus("pending" if contested or len(accepts) < accepts_required else "accepted")
 
 

@@ -43,7 +43,7 @@ from orchestrator.environments import Environments
 from orchestrator.page.announcements import Announcements, Operators
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.retention import Retention
-from orchestrator.shown import Shown
+from orchestrator.shown import ShownDocuments
 from orchestrator.summaries import DayOfWork, SignedDay, day_in, leave, read_day
 from orchestrator.tables import environments as packs
 from orchestrator.tables import steps
@@ -67,7 +67,7 @@ async def rebuild(
     runs: str,
     uploads: Uploads,
     verdicts: Verdicts,
-    shown: Shown,
+    shown: ShownDocuments,
     reports: Reports,
     environments: Environments,
     announcements: Announcements,
@@ -180,7 +180,7 @@ def _check_kept(where: Domain, kept: KeptVerdict) -> None:
     check_verdict(where, kept.verdict)
 
 
-async def _restore_shown(shown: Shown, run: int, keys: RunKeys) -> None:
+async def _restore_shown(shown: ShownDocuments, run: int, keys: RunKeys) -> None:
     """Record what the trainer showed: lists of looks in the order of their hours, grades, masters."""
     store, trainers, lists = shown.stores["looks"], [one.keys.trainer for one in keys.tenures], list[Any]()
     async for name in store.names():

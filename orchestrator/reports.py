@@ -11,7 +11,7 @@ from pydantic import Field
 from sqlalchemy import Connection, delete, select, update
 
 from muster.clients.storage import DocumentStore
-from muster.protocol.messages import CheckedRow, Message, StepReport
+from muster.protocol.messages import Message, RowCheck, StepReport
 from muster.runtime import telemetry
 from orchestrator import problems, tallies
 from orchestrator.auth import Caller
@@ -85,7 +85,7 @@ class Reports:
         if report.finished:
             record_event(connection, "finished", {"step": report.step}, f"finished:{report.step}")
 
-    def _refute(self, connection: Connection, refuted: Sequence[CheckedRow]) -> None:
+    def _refute(self, connection: Connection, refuted: Sequence[RowCheck]) -> None:
         """Let rejections whose rows the trainer found true take no place, and hold nothing back."""
         for one in refuted:
             rejected = update(verdicts).where(

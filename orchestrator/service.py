@@ -37,7 +37,7 @@ from orchestrator.reports import Reports
 from orchestrator.retention import Retention
 from orchestrator.run_facts import ChainState
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
-from orchestrator.shown import Shown
+from orchestrator.shown import ShownDocuments
 from orchestrator.start_mark import StartMark
 from orchestrator.upload_slots import UploadSlots
 from orchestrator.uploads import Uploads
@@ -72,7 +72,7 @@ class OrchestratorService:
     uploads: Uploads
     verdicts: Verdicts
     calls: Calls
-    shown: Shown
+    shown: ShownDocuments
     reports: Reports
     retention: Retention
     relay_directory: RelayDirectory
@@ -152,7 +152,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         queries.chain = ChainState(now=head.timestamp)
         uploads = Uploads(where, signer, queries, database, ours)
         uploads.spool = stack.enter_context(own_spool(uploads.spool))
-        shown = Shown(where, queries, database, storage_url=storage_url)
+        shown = ShownDocuments(where, queries, database, storage_url=storage_url)
         reports = Reports(queries, database, storage_url=storage_url)
         owner = (await chain.call(runs.run_info(settings.run))).owner
         environments = Environments(where, settings.run, owner, database, ours)

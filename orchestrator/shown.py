@@ -33,7 +33,7 @@ KINDS: Final[tuple[Kind, ...]] = ("looks", "grades", "masters")
 log = telemetry.logger("orchestrator")
 
 
-class Shown:
+class ShownDocuments:
     """Takes and finds these documents. One per service."""
 
     def __init__(self, where: Domain, queries: Queries, database: Database, *, storage_url: str) -> None:

@@ -63,7 +63,7 @@ class KeptVerdict(Message):
 
 
 @dataclass(frozen=True)
-class Given:
+class RecordedVerdict:
     """A verdict that is recorded. `stored`: the file in storage that it is in."""
 
     kept: KeptVerdict
@@ -161,7 +161,7 @@ class Verdicts:
 
         `stored`: the file in storage that it is in.
         """
-        new, found = await self._write(Given(kept, received, stored))
+        new, found = await self._write(RecordedVerdict(kept, received, stored))
         if not new:
             return False
         verdict = kept.verdict
@@ -170,7 +170,9 @@ class Verdicts:
         )
         return True
 
-    def write_all(self, connection: Connection, given: Sequence[Given]) -> list[tuple[bool, CommitmentStatus | None]]:
+    def write_all(
+        self, connection: Connection, given: Sequence[RecordedVerdict]
+    ) -> list[tuple[bool, CommitmentStatus | None]]:
         """Record verdicts; return of each whether it is new, and what became of its commitment."""
         # 1. The verdicts, and the calls that came with them from storage.
         _keep_calls(connection, [one.kept for one in given])
@@ -306,7 +308,9 @@ def _keep_calls(connection: Connection, given: Sequence[KeptVerdict]) -> None:
             insert_once(connection, calls, row)
 
 
-def _keep(connection: Connection, given: Sequence[Given]) -> tuple[list[int | None], Counter[tuple[Any, ...]]]:
+def _keep(
+    connection: Connection, given: Sequence[RecordedVerdict]
+) -> tuple[list[int | None], Counter[tuple[Any, ...]]]:
     """Write verdicts, one that is not new perhaps in place of an earlier one.
 
     Return the numbers of the new ones, and what those whose place was taken add to what is counted.

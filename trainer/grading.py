@@ -1,8 +1,8 @@
 """Private tests at the trainer: it grades accepted work beside the update loop, and shows the masters.
 
-Nobody else has the masters, and pay does not depend on grades. So that the trainer cannot change them later, a batch
-names the hash of each file's grades, and their text is published before the batch is anchored. A master is shown once
-no work of its epoch can be trained on: from then on `muster grades check` grades again on any machine.
+Only it and the owner have the masters, and pay does not depend on grades. So that the trainer cannot change them later,
+a batch names the hash of each file's grades, and their text is published before the batch is anchored. A master is
+shown once no work of its epoch can be trained on: from then on `muster grades check` grades again on any machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replay rows of looks beside training: in a process of its own, at low priority and on one thread, one look at a time.
+"""Replay rows of looks beside training: in another process, at low priority and on one thread, one look at a time.
 
 What came of a row is in the journal when the next one begins. The process is restarted where it dies, and ends with the
 trainer. What cannot be had now is tried again, after everything else.
@@ -48,7 +48,7 @@ from muster.verification.profiles import Profile
 from muster.verification.replay import Replayer
 from muster.verification.rules import CommittedWork, Rules
 from trainer.batches import FileRef, check_rows
-from trainer.look_journal import NO_ROW, Check
+from trainer.look_journal import NO_ROW, DueCheck
 from trainer.looks import LookKeeper
 
 POLL_SECONDS: Final = 2.0
@@ -175,7 +175,7 @@ class LookChecker:
             await self.report()
         return AGAIN
 
-    async def outcomes(self, checks: Sequence[Check]) -> list[Outcome]:
+    async def outcomes(self, checks: Sequence[DueCheck]) -> list[Outcome]:
         """Return what comes of checks of one kind, about one verdict."""
         first, terms = checks[0], self.rules.terms
         c = self.keeper.journal.commitment(first.node, first.index)
@@ -193,7 +193,7 @@ class LookChecker:
             return ["cannot"] * len(checks)
         try:
             rollouts = await self._rollouts(c)
-        except (MalformedError, MismatchError):  # rows that nobody can replay
+        except (MalformedError, MismatchError):  # rows that cannot be replayed
             return ["false" if look.verdict.accepted else "cannot"] * len(checks)
         except RefusedError as error:
             if error.status != NOT_FOUND:
@@ -205,7 +205,7 @@ class LookChecker:
         ]
         return await self._replay(c, rows)
 
-    async def _refute(self, checks: Sequence[Check], c: CommittedWork) -> list[Outcome]:
+    async def _refute(self, checks: Sequence[DueCheck], c: CommittedWork) -> list[Outcome]:
         """Return whether a rejection is shared: by the static checks, or by a replay of the row that it names."""
         if checks[0].position == NO_ROW:
             return ["unnamed"] * len(checks)

@@ -20,7 +20,7 @@ from muster.contracts.runs import HourSealed, WorkCommitted
 from muster.protocol.counting import Tally
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.looks import Record
-from muster.protocol.messages import CheckedRow, LookList, ShownLooks, Verdict
+from muster.protocol.messages import LookList, RowCheck, ShownLooks, Verdict
 from muster.runtime.journal import Journal
 from muster.verification.look_facts import CalledWork, ShownLink
 from muster.verification.rules import CommittedWork
@@ -58,7 +58,7 @@ _ABOUT: Final = "validator = ? AND node = ? AND idx = ? AND root = ? AND positio
 
 
 @dataclass(frozen=True)
-class Check:
+class DueCheck:
     """A row that is to be replayed."""
 
     validator: str
@@ -211,7 +211,7 @@ class LookJournal(Journal):
         )
         return {row["validator"] for row in rows}
 
-    def fresh_refuted(self, oldest_step: int) -> list[CheckedRow]:
+    def fresh_refuted(self, oldest_step: int) -> list[RowCheck]:
         """Return the rejections that hold nothing back of work that can still be trained on."""
         rows = self.rows(
             """SELECT k.* FROM checks AS k JOIN commitments AS c USING (node, idx, root)
@@ -225,13 +225,13 @@ class LookJournal(Journal):
         rows = self.rows("SELECT validator, hour FROM links WHERE NOT picked ORDER BY hour, validator")
         return [(row["validator"], row["hour"]) for row in rows]
 
-    def pick(self, validator: str, hour: int, checks: Iterable[Check]) -> None:
+    def pick(self, validator: str, hour: int, checks: Iterable[DueCheck]) -> None:
         """Keep which rows of a validator's hour are checked."""
         with self.transaction():
             self.execute("UPDATE links SET picked = 1 WHERE validator = ? AND hour = ?", validator, hour)
             self.add(checks)
 
-    def add(self, checks: Iterable[Check]) -> None:
+    def add(self, checks: Iterable[DueCheck]) -> None:
         for one in checks:
             self.execute(
                 """INSERT INTO checks (validator, node, idx, root, position, kind, hour, step, rank)
@@ -249,7 +249,7 @@ class LookJournal(Journal):
             )
         )
 
-    def next_checks(self) -> list[Check]:
+    def next_checks(self) -> list[DueCheck]:
         """Return the checks to do next: of one kind, about one look."""
         rows = self.rows(
             """SELECT * FROM checks WHERE outcome IS NULL
@@ -257,16 +257,16 @@ class LookJournal(Journal):
                    WHERE outcome IS NULL ORDER BY rank, hour, rowid LIMIT 1) ORDER BY position"""
         )
         return [
-            Check(*(row[name] for name in ("validator", "node", "idx", "root", "position", "hour", "step", "kind")))
+            DueCheck(*(row[name] for name in ("validator", "node", "idx", "root", "position", "hour", "step", "kind")))
             for row in rows
         ]
 
-    def put_off(self, checks: Iterable[Check]) -> None:
+    def put_off(self, checks: Iterable[DueCheck]) -> None:
         """Do others first: these cannot be done now."""
         for one in checks:
             self.execute(f"UPDATE checks SET rank = rank + 1 WHERE {_ABOUT}", *one.key)
 
-    def conclude(self, check: Check, outcome: str, more: Iterable[Check] = ()) -> None:
+    def conclude(self, check: DueCheck, outcome: str, more: Iterable[DueCheck] = ()) -> None:
         """Keep what came of a check, and the rows that are checked for it."""
         with self.transaction():
             self.execute(f"UPDATE checks SET outcome = ? WHERE {_ABOUT}", outcome, *check.key)
@@ -276,7 +276,7 @@ class LookJournal(Journal):
         """Return whether looks up to an hour are still to be checked."""
         return bool(self.value("SELECT 1 FROM checks WHERE outcome IS NULL AND hour <= ?", last))
 
-    def unlisted(self, last: int) -> list[CheckedRow]:
+    def unlisted(self, last: int) -> list[RowCheck]:
         """Return what came of checks that no list has yet: of looks up to an hour, and of all rejections."""
         rows = self.rows(
             """SELECT k.* FROM checks AS k LEFT JOIN commitments AS c USING (node, idx, root)
@@ -307,7 +307,7 @@ class LookJournal(Journal):
         void = {(row["validator"], row["node"], row["idx"]): row["why"] for row in self.rows("SELECT * FROM void")}
         return Tally(records, void)
 
-    def keep_list(self, hour: int, shown: ShownLooks, tally: Tally, checks: Sequence[CheckedRow]) -> None:
+    def keep_list(self, hour: int, shown: ShownLooks, tally: Tally, checks: Sequence[RowCheck]) -> None:
         """Keep an hour's list, and delete what is no longer needed of it and the hours before."""
         with self.transaction():
             self.execute("INSERT INTO lists (hour, shown) VALUES (?, ?)", hour, shown.model_dump_json())
@@ -347,8 +347,8 @@ class LookJournal(Journal):
         self.execute("UPDATE lists SET sent = 1 WHERE hour = ?", hour)
 
 
-def _checked(row: sqlite3.Row) -> CheckedRow:
+def _checked(row: sqlite3.Row) -> RowCheck:
     about = {name: row[name] for name in ("validator", "node", "root")}
     if row["position"] == NO_ROW:
-        return CheckedRow(index=row["idx"], position=None, outcome="cannot", **about)
-    return CheckedRow(index=row["idx"], position=row["position"], outcome=row["outcome"], **about)
+        return RowCheck(index=row["idx"], position=None, outcome="cannot", **about)
+    return RowCheck(index=row["idx"], position=row["position"], outcome=row["outcome"], **about)

@@ -1,6 +1,6 @@
 """The trainer's counting of looks: it follows verdicts and shown links, lists what each hour pays, and posts the sum.
 
-Wages are the owner's own money, and the owner needs the looks: so its trainer counts them, in lists that anybody counts
+Wages are the owner's own money, and the owner needs the looks: so its trainer counts them, in lists that others count
 again (`muster look verify`). What decides is in `muster.protocol`; what is replayed, in `trainer.look_checks`. Time is
 the chain's. Whatever others send, training goes on.
 """
@@ -50,7 +50,7 @@ from muster.runtime.loop import IDLE, Next
 from muster.verification.look_facts import ArrivedLook, CalledWork, judge_arrived, takers_of
 from muster.verification.profiles import Profile
 from muster.verification.rules import CommittedWork
-from trainer.look_journal import NO_ROW, Check, LookJournal
+from trainer.look_journal import NO_ROW, DueCheck, LookJournal
 
 POLL_SECONDS: Final = 5.0
 
@@ -204,7 +204,7 @@ class LookKeeper:
             named = one.position is not None and one.position < self.terms.positions
             row = one.position if one.position is not None and named else NO_ROW
             self.journal.add(
-                [Check(one.validator, c.node, c.index, one.root, row, c.hour, c.step, "rejection", REJECTION)]
+                [DueCheck(one.validator, c.node, c.index, one.root, row, c.hour, c.step, "rejection", REJECTION)]
             )
 
     async def _takes_place(self, verdict: Verdict, c: CommittedWork) -> bool:
@@ -225,7 +225,7 @@ class LookKeeper:
         chosen = self._draw(f"{hour} {validator}").sample(rows, min(len(rows), checked_rows(len(rows))))
         self.journal.pick(validator, hour, [_check_of(look, position, PICK) for look, position in chosen])
 
-    async def search(self, check: Check) -> list[Check]:
+    async def search(self, check: DueCheck) -> list[DueCheck]:
         """Return the rows that are replayed because one is false: of the validator's looks that are not counted yet."""
         void = self.journal.tally().void
         looks = [
@@ -242,7 +242,7 @@ class LookKeeper:
         drawn = self._draw(f"{check.validator} {check.node} {check.index} {check.position}")
         return [_check_of(look, row, SEARCH) for look, row in drawn.sample(rows, min(len(rows), SEARCHED))]
 
-    def look_of(self, check: Check) -> ArrivedLook | None:
+    def look_of(self, check: DueCheck) -> ArrivedLook | None:
         """Return the look that a check is about; None where a reorg took it, or it is counted."""
         known = self.journal.known_of(check.node, check.index)
         looks = self._judged([known]) if known and hex_hash(known.work.root) == check.root else ()
@@ -344,9 +344,9 @@ class LookKeeper:
             log.info("posted wages", sum=tally.total, tx=mined.hash)
 
 
-def _check_of(look: ArrivedLook, position: int, rank: int) -> Check:
+def _check_of(look: ArrivedLook, position: int, rank: int) -> DueCheck:
     p, c = look.placed, look.known.work
-    return Check(p.validator, p.node, p.index, look.verdict.root, position, c.hour, c.step, "numbers", rank)
+    return DueCheck(p.validator, p.node, p.index, look.verdict.root, position, c.hour, c.step, "numbers", rank)
 
 
 def _listed(look: ArrivedLook, counted: dict[LookKey, Why | None]) -> ListedLook:

@@ -27,7 +27,7 @@ from muster.errors import (
 from muster.grading.grades import grades_hash
 from muster.models.weights import check_scale
 from muster.protocol.hashes import hash_bytes
-from muster.protocol.messages import CheckedRow, StepReport
+from muster.protocol.messages import RowCheck, StepReport
 from muster.protocol.metric_names import DELTA_BYTES, WHOLE_BYTES
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
@@ -66,7 +66,7 @@ class Publisher:
         self.client = client
         self.terms = terms
         self.metrics = Metrics(settings.trainer.state_dir)
-        self.refuted: list[CheckedRow] = []
+        self.refuted: list[RowCheck] = []
         """Rejections of fresh work that hold nothing back (`trainer.looks`)."""
         self._last_report: StepReport | None = None
         self._anchored: tuple[int, bytes, bytes] | None = None

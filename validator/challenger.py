@@ -2,7 +2,7 @@
 
 Each poll brings what the journal says is due; a restart in between loses nothing. Several validators find the same
 thing at once, so they accuse in turns, in an order that differs from node to node (`ruling.turn_of`). Evidence goes to
-the orchestrator right before its case: nobody else reads it until a case on chain names it.
+the orchestrator right before its case: no other node reads it until a case on chain names it.
 """
 
 from __future__ import annotations

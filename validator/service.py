@@ -219,9 +219,9 @@ class Validator:
         try:
             if not await self.turns.is_ours(c):
                 return
-            hour, patience = await self.sampling_hour(c), self.settings.validator.data_grace_seconds
+            hour, wait = await self.sampling_hour(c), self.settings.validator.data_grace_seconds
             inspection = await inspector.inspect(
-                c, self.link_of(hour), signs=hour == c.hour, missing_counts=age >= patience
+                c, self.link_of(hour), signs=hour == c.hour, missing_counts=age >= wait
             )
         except TRANSIENT as error:
             self.journal.postpone(c, time.time() + pause(age))

@@ -29,7 +29,7 @@ class Turns:
     async def is_ours(self, c: CommittedWork) -> bool:
         """Return whether to look at a commitment now; else ask again when a place may open, or pass over it.
 
-        Who had a place looks, also when its turn is over: else a file that never comes would accuse nobody. Raises
+        Who had a place looks, also when its turn is over: else a file that never comes would accuse no node. Raises
         TRANSIENT errors.
         """
         if self.journal.is_called(c):

@@ -19,7 +19,7 @@ from muster.errors import CheckError, MalformedError, MismatchError, Unreachable
 from muster.protocol.counting import LookKey, Tally, count_hour, key_of
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import SETTLE_HOURS, Record
-from muster.protocol.messages import MAX_LISTED, CheckedRow, ListedLook, LookList, Verdict
+from muster.protocol.messages import MAX_LISTED, ListedLook, LookList, RowCheck, Verdict
 from muster.protocol.reasons import REASONS
 from muster.protocol.receipts import check_verdict
 from muster.protocol.terms import Terms
@@ -236,7 +236,7 @@ class LookCheck:
                 self._differ(f"a row is {outcome}, and the list says {check.outcome}: {_of(check)}")
             report.replayed += check.outcome == outcome
 
-    def _is_of_replay(self, check: CheckedRow) -> bool:
+    def _is_of_replay(self, check: RowCheck) -> bool:
         """Return whether a rejection is by what a replay shows."""
         said = self._came.get((check.node, check.index, check.root), [])
         own = [one for one, _ in said if one.validator == check.validator]
@@ -267,7 +267,7 @@ def _records(found: LookList) -> dict[str, Record]:
     return {one.validator: Record(one.total, one.refuted_at, one.barred_until) for one in found.totals}
 
 
-def _about(one: CheckedRow) -> tuple[LookKey, str, bool]:
+def _about(one: RowCheck) -> tuple[LookKey, str, bool]:
     """Return what no two checks of rejections have in common."""
     return key_of(one), one.root, _holds_nothing(one)
 
@@ -276,7 +276,7 @@ def _names_row(verdict: Verdict, terms: Terms) -> bool:
     return verdict.position is not None and verdict.position < terms.positions
 
 
-def _holds_nothing(one: CheckedRow) -> bool:
+def _holds_nothing(one: RowCheck) -> bool:
     return one.outcome == "refuted" or one.position is None
 
 

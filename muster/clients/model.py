@@ -1,4 +1,4 @@
-"""The run's model, for whoever replays: any recent step's weights, one replay at a time, in a thread."""
+"""The run's model, for nodes that replay: any recent step's weights, one replay at a time, in a thread."""
 
 from __future__ import annotations
 

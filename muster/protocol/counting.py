@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from muster.protocol.looks import PlacedLook, Record, settles_at, voided_with
-from muster.protocol.messages import CheckedRow
+from muster.protocol.messages import RowCheck
 from muster.protocol.reasons import Why
 
 LookKey = tuple[str, str, int]
 """Validator, node and index."""
 
 
-def key_of(one: PlacedLook | CheckedRow) -> LookKey:
+def key_of(one: PlacedLook | RowCheck) -> LookKey:
     return one.validator, one.node, one.index
 
 
@@ -41,7 +41,7 @@ class Tally:
 
 
 def count_hour(
-    tally: Tally, hour: int, looks: Sequence[PlacedLook], checks: Sequence[CheckedRow], left: int
+    tally: Tally, hour: int, looks: Sequence[PlacedLook], checks: Sequence[RowCheck], left: int
 ) -> dict[LookKey, Why | None]:
     """Count the looks of an hour into `tally`; return of each whether it is paid (None), or why not.
 

@@ -203,7 +203,7 @@ class ListedLook(Message):
     """Why it is not counted."""
 
 
-class CheckedRow(Message):
+class RowCheck(Message):
     """A row of a look that the trainer replayed, and what came of it."""
 
     validator: Address
@@ -234,7 +234,7 @@ class LookList(Message):
     hour: UInt32
     """Hours since 1970."""
     looks: Many[ListedLook]
-    checks: Many[CheckedRow]
+    checks: Many[RowCheck]
     totals: Many[ValidatorTotal]
     """Of all validators that ever earned, were barred or had a rejection refuted, after this list."""
 
@@ -305,7 +305,7 @@ class StepReport(Message):
     """In a run with private tests: of each file of the batch, the content hash of its grades."""
     dropped: Many[Hash] = Field(default_factory=list)
     """Files never to be used: they, or the claim that they were accepted, are not what they must be."""
-    refuted: Many[CheckedRow] = Field(default_factory=list)
+    refuted: Many[RowCheck] = Field(default_factory=list)
     """Rejections about fresh work that hold nothing back and take no place: what they name is true, or no row."""
     finished: bool = False
     """The trainer needs no more work after this: demand ends."""

@@ -53,7 +53,7 @@ class LookSeeds:
     root: bytes
 
     def signs(self, position: int) -> int:
-        """Return the seed of a row's signs, 0 ≤ seed < 2^63: nobody else knows it until the link is shown."""
+        """Return the seed of a row's signs, 0 ≤ seed < 2^63: only the validator knows it until the link is shown."""
         own = self.link + bytes.fromhex(self.validator[2:])
         return _seed(LOOK_TAG + own + self._public(position))
 

@@ -22,7 +22,7 @@ from muster.errors import MismatchError, RefusedError
 from muster.protocol.draws import link_of
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import BARRED_SECONDS, checked_rows, link_due_at, rows_of_look, settles_at, wage
-from muster.protocol.messages import CheckedRow, LookList, ShownLooks, StepReport
+from muster.protocol.messages import LookList, RowCheck, ShownLooks, StepReport
 from muster.verification.audit import find_commitment
 from muster.verification.look import encode_look, numbers_of
 from muster.verification.look_facts import CalledWork
@@ -284,13 +284,13 @@ async def test_a_trainer_that_bars_an_honest_validator_is_seen(looking: Looking)
     assert "until when it is barred" in why
 
     # 2. By rejections that there are not: three times one that accepts.
-    refuted = [CheckedRow(**about, position=3, outcome="refuted")] * 3
+    refuted = [RowCheck(**about, position=3, outcome="refuted")] * 3
     totals = [one.model_copy(update={"refuted_at": [settles_at(hour)] * 3}) for one in barred]
     found = await lied_about(looking, hour, checks=[*listed.checks, *refuted], totals=totals)
     assert sum("a rejection is listed as refuted, and is not so" in one for one in found) == 3
 
     # 3. By rows that are of none of its looks.
-    rows = [CheckedRow(**about, position=looking.terms.positions, outcome="false")]
+    rows = [RowCheck(**about, position=looking.terms.positions, outcome="false")]
     found = await lied_about(looking, hour, checks=[*listed.checks, *rows])
     assert any("a row is listed as false, and is of no look" in one for one in found)
 

@@ -19,7 +19,7 @@ from orchestrator.auth import Caller
 from orchestrator.calls import Calls
 from orchestrator.database import Database
 from orchestrator.queries import NodeRecord
-from orchestrator.shown import Shown
+from orchestrator.shown import ShownDocuments
 from orchestrator.tallies import find_commitment
 from testbed.runs.recorded_run import HOUR, RUN, SampleRun, address, hash_of
 from testbed.samples.messages import HERE, request_of, verdict_of
@@ -53,7 +53,7 @@ class CalledRun(SampleRun):
         super().__init__(database, folder, accepts_required=2)
         self.follower: Any = Follower(self)
         self.calls = Calls(self.queries, self.follower, database)
-        self.shown = Shown(HERE, self.queries, database, storage_url=f"file:{folder}")
+        self.shown = ShownDocuments(HERE, self.queries, database, storage_url=f"file:{folder}")
         self.hold = hold_seconds(self.terms)
 
     async def begin(self) -> None:

@@ -26,7 +26,7 @@ from muster.protocol.windows import RESOLVING_SECONDS, end_of, needed_until
 from orchestrator.database import Database
 from orchestrator.queries import OF_NODE
 from orchestrator.retention import Retention, forget_uploads
-from orchestrator.shown import Shown
+from orchestrator.shown import ShownDocuments
 from orchestrator.statements import insert_once, row_of
 from orchestrator.summaries import DayOfWork, SignedDay, date_of, gone_file, read_day, settle, sign_day, summarise
 from orchestrator.tables import commitments, counts, documents, evidence, meta, outcomes, summaries, uploads, verdicts
@@ -107,7 +107,7 @@ async def test_an_open_case_keeps_its_day(run: SampleRun, tmp_path: Path) -> Non
 
 
 async def test_what_the_trainer_shows_goes_by_its_hour_but_the_latest_list(run: SampleRun, tmp_path: Path) -> None:
-    shown = Shown(HERE, run.queries, run.database, storage_url=f"file:{tmp_path}")
+    shown = ShownDocuments(HERE, run.queries, run.database, storage_url=f"file:{tmp_path}")
     run.at(HOUR * HOUR_SECONDS)
     for text in (b"grades", b"master"):
         kind = "grades" if text == b"grades" else "masters"

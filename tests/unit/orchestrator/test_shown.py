@@ -11,11 +11,11 @@ from muster.errors import RefusedError
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, keccak
 from muster.protocol.looks import settles_at
-from muster.protocol.messages import CheckedRow, LookList, LookStatement, ShownLooks, ShownMaster, ValidatorTotal
+from muster.protocol.messages import LookList, LookStatement, RowCheck, ShownLooks, ShownMaster, ValidatorTotal
 from orchestrator.database import Database
 from orchestrator.queries import Queries
 from orchestrator.run_facts import ChainState
-from orchestrator.shown import Shown, hour_key, newest_sums
+from orchestrator.shown import ShownDocuments, hour_key, newest_sums
 from testbed.samples.messages import HASH, HERE, KEY, NOTHING, OTHER
 from testbed.samples.terms import keys_of, terms_of
 
@@ -27,10 +27,10 @@ TERMS = terms_of(grade_tip=keccak(MASTERS[1]), grade_epochs=2, grade_epoch_steps
 
 
 @pytest.fixture
-def shown(database: Database, tmp_path: Path) -> Shown:
+def shown(database: Database, tmp_path: Path) -> ShownDocuments:
     queries = Queries(database, 1, TERMS, keys_of(KEY.address), batch_groups=8, demand_batches=2)
     queries.chain = ChainState(now=settles_at(HOUR + 2))
-    return Shown(HERE, queries, database, storage_url=f"file:{tmp_path}")
+    return ShownDocuments(HERE, queries, database, storage_url=f"file:{tmp_path}")
 
 
 def looks(hour: int, total: int = 0, outcomes: tuple[Any, ...] = (), signer: Any = KEY, **changes: Any) -> ShownLooks:
@@ -39,7 +39,7 @@ def looks(hour: int, total: int = 0, outcomes: tuple[Any, ...] = (), signer: Any
         run=1,
         hour=hour,
         looks=[],
-        checks=[CheckedRow(**about, outcome=outcome) for outcome in outcomes],
+        checks=[RowCheck(**about, outcome=outcome) for outcome in outcomes],
         totals=[ValidatorTotal(validator=OTHER.address, total=total, barred_until=hour)],
     )
     text = listed.to_bytes().decode()
@@ -47,7 +47,7 @@ def looks(hour: int, total: int = 0, outcomes: tuple[Any, ...] = (), signer: Any
     return ShownLooks(statement=sign_message(signer, HERE, LookStatement(**said)), text=text)
 
 
-async def test_hours_rise_and_each_has_one_list(shown: Shown, database: Database) -> None:
+async def test_hours_rise_and_each_has_one_list(shown: ShownDocuments, database: Database) -> None:
     assert await shown.take_looks(looks(HOUR, 5, ("true", "false", "cannot")))
     assert not await shown.take_looks(looks(HOUR, 5, ("true", "false", "cannot")))
     for other in (looks(HOUR, 6), looks(HOUR - 1, 5)):
@@ -62,7 +62,7 @@ async def test_hours_rise_and_each_has_one_list(shown: Shown, database: Database
     }
 
 
-async def test_no_list_is_taken_before_its_looks_count(shown: Shown) -> None:
+async def test_no_list_is_taken_before_its_looks_count(shown: ShownDocuments) -> None:
     """Hours rise, so one of the last hour that there can be would be the last list."""
     with pytest.raises(RefusedError, match="do not count yet") as refused:
         await shown.take_looks(looks(HOUR + 3))
@@ -78,7 +78,7 @@ async def test_no_list_is_taken_before_its_looks_count(shown: Shown) -> None:
         ({"hour": HOUR + 1}, "the signature is for another hour or run"),
     ],
 )
-async def test_a_list_that_the_trainer_did_not_sign_is_refused(shown: Shown, changes: dict, why: str) -> None:
+async def test_a_list_that_the_trainer_did_not_sign_is_refused(shown: ShownDocuments, changes: dict, why: str) -> None:
     made = looks(HOUR, **{name: value for name, value in changes.items() if name == "signer"})
     said = {name: value for name, value in changes.items() if name != "signer"}
     statement = sign_message(changes.get("signer", KEY), HERE, made.statement.model_copy(update=said))
@@ -87,7 +87,7 @@ async def test_a_list_that_the_trainer_did_not_sign_is_refused(shown: Shown, cha
     assert refused.value.status == 403
 
 
-async def test_a_master_is_taken_that_the_terms_name(shown: Shown) -> None:
+async def test_a_master_is_taken_that_the_terms_name(shown: ShownDocuments) -> None:
     second = ShownMaster(epoch=2, master="0x" + MASTERS[0].hex())
     assert await shown.take_master(second)
     assert not await shown.take_master(second)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from muster.protocol.counting import Tally, count_hour
 from muster.protocol.looks import BARRED_SECONDS, SETTLE_HOURS, VOIDED, PlacedLook, settles_at
-from muster.protocol.messages import CheckedRow
+from muster.protocol.messages import RowCheck
 from muster.protocol.reasons import Why
 
 HOUR, WAGE = 500_000, 10
@@ -20,14 +20,14 @@ def look(index: int, validator: str = V, *, node: str = NODE, hour: int = HOUR, 
     return PlacedLook(validator, node, index, hour, operator=f"{node}'s", came=hour * 3600 + index, wage=wage)
 
 
-def check(index: int, outcome: Literal["true", "false", "refuted"], validator: str = V, node: str = NODE) -> CheckedRow:
-    return CheckedRow.model_construct(
+def check(index: int, outcome: Literal["true", "false", "refuted"], validator: str = V, node: str = NODE) -> RowCheck:
+    return RowCheck.model_construct(
         validator=validator, node=node, index=index, root="0x" + "00" * 32, position=0, outcome=outcome
     )
 
 
 def count(
-    tally: Tally, looks: Sequence[PlacedLook], *checks: CheckedRow, hour: int = HOUR, left: int = RICH
+    tally: Tally, looks: Sequence[PlacedLook], *checks: RowCheck, hour: int = HOUR, left: int = RICH
 ) -> list[Why | None]:
     return list(count_hour(tally, hour, looks, checks, left).values())
 

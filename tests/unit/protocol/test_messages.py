@@ -12,10 +12,10 @@ from muster.protocol.messages import (
     MAX_LIST_CHARS,
     MAX_LISTED,
     AcceptedCommitment,
-    CheckedRow,
     ListedLook,
     LookList,
     Many,
+    RowCheck,
     StepReport,
     ValidatorTotal,
     Verdict,
@@ -61,7 +61,7 @@ def test_the_longest_list_is_no_longer_than_its_text_may_be() -> None:
     node, root = "0x" + "f" * 40, "0x" + "f" * 64
     about: Any = {"validator": node, "node": node, "index": 2**32 - 1, "root": root}
     look = ListedLook(**about, accepted=False, came=2**40, counted=0, why="incomplete")
-    check = CheckedRow(**about, position=2**32 - 1, outcome="refuted")
+    check = RowCheck(**about, position=2**32 - 1, outcome="refuted")
     total = ValidatorTotal(validator=node, total=2**112 - 1, barred_until=2**40, refuted_at=[2**40] * 3)
     made: Any = {"looks": [look] * MAX_LISTED, "checks": [check] * MAX_LISTED, "totals": [total] * MAX_LISTED}
     assert len(LookList(run=1, hour=2**24, **made).to_bytes()) < MAX_LIST_CHARS

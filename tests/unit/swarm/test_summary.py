@@ -13,7 +13,7 @@ from rich.console import Console
 from muster.chain.types import Solvency
 from muster.contracts.codec import Place
 from muster.contracts.wages import Claimed
-from muster.protocol.messages import CheckedRow, ListedLook, LookList, ValidatorTotal
+from muster.protocol.messages import ListedLook, LookList, RowCheck, ValidatorTotal
 from muster.protocol.metric_names import CALLS
 from muster.runtime.units import Tokens
 from muster.swarm.facts import drawn, looking
@@ -187,7 +187,7 @@ def test_looks_are_what_the_lists_say_and_pay_what_the_chain_says() -> None:
             run=1,
             hour=hour,
             looks=[look(2 * hour, 0), look(2 * hour + 1, 7)],
-            checks=[CheckedRow(**check, outcome="true")],
+            checks=[RowCheck(**check, outcome="true")],
             totals=[ValidatorTotal(validator=JUDGE, total=7 * (hour + 1))],
         )
         for hour in (0, 1)

@@ -27,7 +27,7 @@ from muster.verification.rules import CommittedWork
 from testbed.samples.models import TINY, write_model
 from testbed.samples.rollouts import rollout
 from trainer.look_checks import LookChecker, Outcome, ReplayProcess, RowToCheck, outcome_of
-from trainer.look_journal import Check, LookJournal
+from trainer.look_journal import DueCheck, LookJournal
 
 SEEDS = LookSeeds("0x" + "11" * 20, b"\1" * 32, b"\2" * 32, "0x" + "22" * 20, 5, b"\3" * 32)
 NODE, ROOT = "0x" + "22" * 20, b"\3" * 32
@@ -96,9 +96,9 @@ def test_a_rejection_that_no_arithmetic_shares_is_refuted(weights: Path, row: Ro
 # --- What comes of checks
 
 
-def check_of(position: int, kind: str = "numbers", index: int = 5, rank: int = 1) -> Check:
+def check_of(position: int, kind: str = "numbers", index: int = 5, rank: int = 1) -> DueCheck:
     root = "0x" + ROOT.hex()
-    return Check(SEEDS.validator, NODE, index, root, position, hour=9, step=2, kind=kind, rank=rank)
+    return DueCheck(SEEDS.validator, NODE, index, root, position, hour=9, step=2, kind=kind, rank=rank)
 
 
 class Checker(LookChecker):
@@ -106,7 +106,7 @@ class Checker(LookChecker):
 
     answers: Any
 
-    async def outcomes(self, checks: Sequence[Check]) -> list[Outcome]:
+    async def outcomes(self, checks: Sequence[DueCheck]) -> list[Outcome]:
         if errors := [one for check in checks if isinstance(one := self.answers[check.position], Exception)]:
             raise errors[0]
         return [self.answers[check.position] for check in checks]
@@ -114,7 +114,7 @@ class Checker(LookChecker):
 
 @pytest.fixture
 def checker(tmp_path: Path) -> Iterator[Checker]:
-    async def search(check: Check) -> list[Check]:
+    async def search(check: DueCheck) -> list[DueCheck]:
         return [check_of(7, index=6, rank=0)]
 
     async def report() -> None:
