@@ -45,7 +45,7 @@ async def test_adversary_is_caught(adversary: Adversary, lab: AdversaryLab, cont
     assert set(found.reasons) <= set(adversary.reasons)
     assert adversary.whole_file or found.rejected >= 0.98 * found.false
 
-    # By the rows of a look, but for a drawn sample of which nothing is known by the lie: a sampler's temperature is not.
+    # By the rows of a look. A sampler of another temperature may pass in one of them: most of its rows are true.
     if not adversary.subtle:
         assert sum(map(bool, found.in_all)) >= SAMPLES - 1
     assert sum(map(bool, found.in_a_tenth)) / SAMPLES == pytest.approx(found.predicted_tenth, abs=0.2)
