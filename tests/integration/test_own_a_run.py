@@ -69,6 +69,9 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     shown = machine.json("run", "show", "1")
     assert (shown["escrow"], shown["owner"], shown["closed"]) == (500 * TOKEN, address["owner"], False)
     assert shown["trainer"] == address["trainer"]
+    funded = machine.json("run", "wages", "fund", "400", "1", *owner, "--yes")
+    pot = machine.json("run", "wages", "show", "1")
+    assert (funded["amount"], pot["wages"], pot["wages_owed"]) == (400 * TOKEN, 400 * TOKEN, 0)
     assert shown["terms"]["max_prompt_tokens"] + shown["terms"]["max_completion_tokens"] == 512, "the model's context"
     assert min(shown["terms"]["commit_phase"], shown["terms"]["reveal_phase"]) >= 13 * 3600, "a public run's phases"
     anvil.request("anvil_setBalance", address["trainer"], hex(10**18))
