@@ -27,7 +27,7 @@ class Metrics:
         """
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(report.model_dump_json(exclude={"batch", "dropped", "salt"}) + "\n")
+                file.write(report.model_dump_json(exclude={"batch", "dropped", "grades", "refuted"}) + "\n")
         except OSError as error:
             raise StorageError(f"{self.path} cannot be written: {error.strerror}", hint="is the disk full?") from error
         METRIC.clear()  # a number that this step does not have, such as a staleness, is not shown
