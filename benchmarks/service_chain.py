@@ -125,7 +125,7 @@ class SyntheticChain(ChainReader):
     """Reads that endpoint. What contracts answer is fixed."""
 
     def __init__(self, commitments: int) -> None:
-        book = AddressBook(31337, *("0x" + f"{number:040x}" for number in range(1, 9)), from_block=1)
+        book = AddressBook(31337, *("0x" + f"{number:040x}" for number in range(1, 8)), from_block=1)
         self.endpoint = SyntheticEndpoint(book, commitments)
         web3: Any = type("Web3", (), {"provider": self.endpoint})()
         super().__init__(web3, book, ChainSettings())

@@ -18,7 +18,7 @@ import httpx2
 import pytest
 
 from muster.chain.keys import create_keystore, write_secret
-from muster.constants import REQUEST_LIFETIME_SECONDS
+from muster.constants import REQUEST_LIFETIME_SECONDS, SAMPLE_BLOCKS
 from muster.contracts import runs
 from muster.errors import RefusedError, UnreachableError
 from muster.protocol.hashes import content_hash
@@ -255,15 +255,15 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(
     def commitments() -> int:
         return json.loads(orchestrator.get(f"/v1/nodes/{node}")[1])["commitments"]
 
-    async def forget_last_block() -> None:
+    async def forget_last_commitment() -> None:
         async with run_fixture.local_chain() as dev:
-            await dev.reorg(1, drop=True)
+            await dev.reorg(1 + SAMPLE_BLOCKS, drop=True)
 
     with Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=database_url) as orchestrator:
         asyncio.run(run_fixture.commit("w1", 0, some_hash("kept")))
         asyncio.run(run_fixture.commit("w1", 1, some_hash("lost")))
         wait_until(lambda: commitments() == 2)
-        asyncio.run(forget_last_block())
+        asyncio.run(forget_last_commitment())
         wait_until(lambda: commitments() == 1)
         asyncio.run(run_fixture.commit("w1", 1, some_hash("instead")))
         wait_until(lambda: commitments() == 2)

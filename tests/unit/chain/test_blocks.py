@@ -19,7 +19,7 @@ from muster.contracts.registry import Deposited
 from muster.errors import ChainError, MalformedError, UnreachableError
 from muster.settings.schema import ChainSettings
 
-BOOK = AddressBook(31337, *("0x" + f"{number:040x}" for number in range(1, 9)), from_block=1)
+BOOK = AddressBook(31337, *("0x" + f"{number:040x}" for number in range(1, 8)), from_block=1)
 ALL, OURS, OTHERS = (1 << 2048) - 1, 0, 1
 """Blooms: one of a busy chain, one that holds an event of ours, and one that holds none."""
 BLOCK_SECONDS = 2.0
