@@ -191,7 +191,7 @@ def the_verdict(given: Values) -> Values:
     message = given["verdict"]
     found = signed(given, "Verdict", message)
     measured, threshold = float(message["measured"]), float(message["threshold"])
-    given_back = fields(message) | {"measured": measured, "threshold": threshold}
+    given_back: Values = fields(message) | {"measured": measured, "threshold": threshold}
     verdict = Verdict(**given_back, signature=found["signature"])
     check_verdict(Domain(given["chain_id"], given["registry"]), verdict)
     assert found["signer"] == verdict.validator
