@@ -121,7 +121,7 @@ class Parts:
             "shown": ShownDocuments(WHERE, queries, database, storage_url=url),
             "reports": Reports(queries, database, storage_url=url),
             "environments": Environments(WHERE, RUN, "", database, settings),
-            "announcements": Announcements(WHERE, "", queries, database, unused, storage_url=url),
+            "announcements": Announcements(WHERE, "", queries, database, storage_url=url),
             "retention": Retention(WHERE, unused, follower, database, unbonding=0, storage_url=url),
         }
 
