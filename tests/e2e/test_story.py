@@ -138,11 +138,10 @@ async def _joins(swarm: Played) -> int:
 
 
 async def _works(swarm: Played, step: int) -> None:
-    """Commit to work of the newcomer, which two validators accept."""
+    """Commit to work of the newcomer, which two validators that are called accept."""
     story = Story(swarm.run_fixture, swarm.orchestrator)
     await story.work(NEWCOMER, 0, step)
-    for validator in ("v1", "v2"):
-        await story.judge(validator, NEWCOMER, 0, step=step)
+    await story.accept(NEWCOMER, 0, step=step)
 
 
 async def _differs(element: Locator, text: str) -> bool:
