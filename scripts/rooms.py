@@ -56,12 +56,12 @@ BUDGET: Final[dict[str, int]] = {
     "muster/swarm": 3_030,
     "muster/tasksets": 1_214,
     "muster/verification": 3_733,
-    "orchestrator": 14_215,
+    "orchestrator": 14_428,
     "testbed": 14_547,
     "trainer": 4_773,
     "validator": 2_892,
     "worker": 2_517,
-    WEB: 1_679,
+    WEB: 1_682,
     "settings": 110,
     "commands": 89,
     "options": 588,
@@ -70,7 +70,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 77_046, "benchmarks and testbed": 31_147}
+SUMS: Final = {"production": 77_259, "benchmarks and testbed": 31_147}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from importlib.metadata import metadata
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from muster.constants import WINDOW_HOURS
 from muster.errors import RefusedError
@@ -22,6 +22,7 @@ from muster.protocol.keys import KEY_WORDS, ZERO_ADDRESS
 from muster.protocol.metric_names import LENGTH, REWARD, UNENDED
 from muster.protocol.term_words import term_lines
 from orchestrator import problems
+from orchestrator.page import pictures
 from orchestrator.page.addresses import AddressView
 from orchestrator.page.assets import compressed
 from orchestrator.page.commitments import CommitmentView, commitment_view
@@ -37,7 +38,7 @@ from orchestrator.page.rollouts import MAX_FILES, BeforeAndAfter, RolloutFiles, 
 from orchestrator.page.series import MAX_POINTS, MAX_SERIES, MetricList, SeriesPage
 from orchestrator.page.site import Page
 from orchestrator.page.steps import MAX_STEPS, StepPage, StepView, step_page, step_view
-from orchestrator.page.views import EARNINGS_SECONDS, LISTED_SECONDS
+from orchestrator.page.views import EARNINGS_SECONDS, LISTED_SECONDS, PICTURE_SECONDS
 from orchestrator.page.words import SECTIONS, anchor_of
 from orchestrator.problems import documented
 from orchestrator.routing import (
@@ -67,6 +68,17 @@ REFRESH_SECONDS: Final = 8
 """Time from a change of the run until the script of a page about one thing fetches it again."""
 LIST_REFRESH_SECONDS: Final = 20
 """The same of a list."""
+PICTURE_HEADERS: Final = {
+    "Cache-Control": "public, max-age=30",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "Cross-Origin-Resource-Policy": "cross-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Of pictures that other sites may show; as a separate document one loads nothing and runs nothing."""
+SVG: Final = "image/svg+xml"
+_PICTURE: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "A picture", "content": {SVG: {"schema": {"type": "string"}}}}
+}
 
 Offset = Annotated[int, Query(ge=0, lt=1 << 31)]
 Step = Annotated[int, Query(ge=0, lt=1 << 32)]
@@ -404,6 +416,15 @@ async def join(service: Here) -> dict[str, Any]:
         "window": WINDOW_HOURS,
         "first_pay": SEALED_HOURS,
     }
+
+
+@documents.get("/charts/{metric:path}.svg", response_class=Response, responses=_PICTURE)
+async def chart(
+    service: Here, _: OurRun, metric: Annotated[str, Path(min_length=1, max_length=MAX_METRIC)]
+) -> Response:
+    """Send a chart of a metric over the whole run, for other sites."""
+    svg = await service.page.views.read(pictures.chart, metric, seconds=PICTURE_SECONDS)
+    return Response(svg, headers=PICTURE_HEADERS, media_type=SVG)
 
 
 # Pages of words, and files

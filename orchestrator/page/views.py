@@ -23,6 +23,8 @@ SHORT_SECONDS: Final = 2.0
 LISTED_SECONDS: Final = 5.0
 """Age of lists."""
 EARNINGS_SECONDS: Final = 60.0
+PICTURE_SECONDS: Final = 30.0
+"""Age of pictures for other sites, which they may keep as long again."""
 
 T = TypeVar("T")
 
@@ -34,7 +36,7 @@ class Views:
         self._source = source
         self._reading = reading
         self._rollouts = Rollouts(source, reading)
-        ages = SHORT_SECONDS, LISTED_SECONDS, EARNINGS_SECONDS
+        ages = (SHORT_SECONDS, LISTED_SECONDS, EARNINGS_SECONDS, PICTURE_SECONDS)
         self._kept = {seconds: KeptAnswers(seconds) for seconds in ages}
 
     @classmethod

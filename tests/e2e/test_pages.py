@@ -58,9 +58,11 @@ async def test_every_link_leads_somewhere_and_what_is_linked_as_json_is_json(
         documents = set[str]()
         for path in pages_of(hostile).values():
             page = await visitor.open(path)
-            hrefs = await evaluate(page, '[...document.querySelectorAll("a[href]")].map(a => a.href)')
+            hrefs = await evaluate(
+                page, '[...document.querySelectorAll("a[href], img[src]")].map(e => e.href || e.src)'
+            )
             figures = '[...document.querySelectorAll("a.json, a.figure")].map(a => a.href)'
-            documents |= set(await evaluate(page, figures))
+            documents |= {href for href in await evaluate(page, figures) if not href.endswith(".svg")}
             await page.close()
             for href in hrefs:
                 assert href.startswith(f"http://{hostile.host}/"), f"{path} links to {href}"
@@ -108,6 +110,9 @@ async def test_without_scripts_the_numbers_are_there(browser: Browser, hostile: 
         ]
         assert [one for one in numbers if one not in text] == []
         assert "<img src=x onerror=" in text, "what the owner says of it"
+        pictures = page.locator("noscript img, .plot img")
+        assert await pictures.count() >= 5
+        await pictures.first.scroll_into_view_if_needed()
         assert (visitor.problems, visitor.elsewhere) == ([], [])
 
 

@@ -1,4 +1,4 @@
-"""Rollouts and steps over HTTP, from a real file with hostile completions. Real chain, real processes."""
+"""Rollouts, steps and pictures over HTTP, from a real file with hostile completions. Real chain, real processes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def page(run_fixture: RunFixture, orchestrator: Orchestrator) -> Page:
     return Page(run_fixture, orchestrator)
 
 
-async def test_rollouts_and_steps_over_http(page: Page) -> None:
+async def test_rollouts_steps_and_pictures_over_http(page: Page) -> None:
     rows = hostile_rows(page.run_fixture)
     name = await page.work(0, rows)
     pending = await page.work(1, [text_row(i, run=page.run_fixture.run) for i in range(12)], accept=False)
@@ -128,7 +128,7 @@ async def test_rollouts_and_steps_over_http(page: Page) -> None:
     await _draws_name_the_tasks(page)
     await _only_accepted_files(page, name, pending)
     await _a_step_has_its_batch(page, name)
-    await _nobody_has_earned(page)
+    await _pictures_for_other_sites(page)
     await _nothing_runs_after_the_end(page, name)
 
 
@@ -200,7 +200,18 @@ async def _a_step_has_its_batch(page: Page, name: str) -> None:
     assert (line["used_in"], line["status"]) == (1, "accepted")
 
 
-async def _nobody_has_earned(page: Page) -> None:
+async def _pictures_for_other_sites(page: Page) -> None:
+    for path in ("/charts/reward.svg", "/charts/held_out/reward.svg"):
+        response = await page.get(path)
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("image/svg+xml")
+        assert response.headers["cache-control"] == "public, max-age=30"
+        assert response.headers["cross-origin-resource-policy"] == "cross-origin"
+        assert response.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'"
+        assert "script" not in response.text
+    chart = await page.get("/charts/reward.svg")
+    assert f"run {page.run_fixture.run}" in chart.text
+    assert (await page.get("/charts/" + "x" * 81 + ".svg")).status_code == 422
     earnings = await page.document("/earnings")
     assert (earnings["run"], earnings["workers"]) == (page.run_fixture.run, 0)
 

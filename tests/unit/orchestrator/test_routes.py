@@ -43,7 +43,7 @@ def test_document_is_routed_as_json_and_as_html() -> None:
 
 def test_every_document_refuses_another_run() -> None:
     found = names_of(documents)
-    assert len(found) > 15
+    assert len(found) > 20
     assert [path for path, names in found.items() if "run" not in names] == []
 
 
