@@ -111,7 +111,8 @@ def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: d
         assert (FIRST, "sums in float32") in same
         assert same <= {(FIRST, "sums in float32"), *combinations(older(), 2)}
     else:
-        assert same == set(), "each was computed otherwise"
+        # Rows made for an older processor may come to the same states on it: they are few at a time.
+        assert same <= {(f"for {old}", old) for old in calibration_grid.environments()}, "each was computed otherwise"
     assert all(0 < one.worst["activation"] < BF16.activation.reject for one in found.cells)
     assert 2 <= found.margin < 100
     for statistic, limit in found.pool.model_dump().items():
