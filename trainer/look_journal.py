@@ -90,7 +90,7 @@ class LookJournal(Journal):
 
     @property
     def cursor(self) -> str | None:
-        """Where to go on reading verdicts from."""
+        """Return where to go on reading verdicts from."""
         return self.value("SELECT value FROM state WHERE name = 'cursor'")
 
     def keep_verdicts(self, came: Iterable[tuple[Verdict, int]], cursor: str) -> None:
@@ -290,12 +290,12 @@ class LookJournal(Journal):
 
     @property
     def last_hour(self) -> int:
-        """The hour of the latest list; 0 before any."""
+        """Return the hour of the latest list; 0 before any."""
         return self.value("SELECT MAX(hour) FROM lists") or 0
 
     @property
     def first_open(self) -> int | None:
-        """The first hour with commitments that is in no list yet."""
+        """Return the first hour with commitments that is in no list yet."""
         return self.value("SELECT MIN(hour) FROM commitments")
 
     def tally(self) -> Tally:
