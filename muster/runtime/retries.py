@@ -18,8 +18,8 @@ import stamina
 import structlog
 from stamina.instrumentation import RetryDetails
 
-TRY_AGAIN_STATUSES: Final = frozenset({429, 502, 503, 504})
-"""HTTP statuses of a service that is busy or restarting."""
+TRY_AGAIN_STATUSES: Final = frozenset({425, 429, 502, 503, 504})
+"""HTTP statuses of a service that is busy, restarting, or has not read the chain as far as we have."""
 
 MAX_RETRY_AFTER_SECONDS: Final = 10.0
 """Longest wait that a server may ask for before the next attempt."""
