@@ -53,26 +53,6 @@ def float16_sums(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return reduce(add, (linear(part.float(), columns.float()).half() for part, columns in parts)).to(inputs.dtype)
 
 
-def tf32(values: torch.Tensor) -> torch.Tensor:
-    """Round float32 values to TF32's 10 bits of mantissa, to the nearest and halves away from zero."""
-    bits = values.float().view(torch.int32)
-    return ((bits + (1 << 12)) & ~((1 << 13) - 1)).view(torch.float32).to(values.dtype)
-
-
-def tf32_product(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Multiply with both sides rounded to TF32."""
-    return linear(tf32(inputs), tf32(weights))
-
-
-def _tf32_attention(
-    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **options: Any
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    return sdpa_attention_forward(module, tf32(query), tf32(key), tf32(value), *args, **options)
-
-
-AttentionInterface.register("muster_tf32", _tf32_attention)
-
-
 @contextmanager
 def _products(model: PreTrainedModel, product: Product) -> Iterator[None]:
     """Compute every linear layer of the model by `product`."""
@@ -123,8 +103,6 @@ ARITHMETICS: Final = MappingProxyType(
         "sums in float32": _widened,
         "sums in float16": partial(_products, product=float16_sums),
         "attention written out": partial(_attention, name="eager"),
-        "TF32": partial(_products, product=tf32_product),
-        "TF32 attention": partial(_attention, name="muster_tf32"),
     }
 )
 """By name: a context that a model computes so in."""
@@ -135,7 +113,7 @@ HONEST: Final = MappingProxyType(
         "bfloat16": ("split sums", "sums backwards", "sums in float32", "sums in float16", "attention written out"),
     }
 )
-"""By dtype: what a machine that a profile of it allows may do. TF32 is none of it: float32 profiles refuse it."""
+"""By dtype: what a machine that a profile of it allows may do."""
 
 
 @contextmanager
