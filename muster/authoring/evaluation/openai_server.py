@@ -10,7 +10,6 @@ leads a separate session, so Ctrl-C reaches only the caller. The caller then end
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import socket
 import sys
@@ -93,13 +92,6 @@ class ServerSpec:
     def environment(self) -> dict[str, str]:
         key = {"VLLM_API_KEY": self.api_key} if self.api_key is not None else {}
         return {**DEFAULTS, **os.environ, **key}
-
-
-def is_local(host: str) -> bool:
-    """Say whether only this machine reaches a server that is bound to `host`."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def free_port(host: str, port: int) -> int:

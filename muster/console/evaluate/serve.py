@@ -14,6 +14,7 @@ from muster.authoring.tasks.counting import conversations_of
 from muster.console.command import command
 from muster.console.session import Session, require
 from muster.errors import UsageError
+from muster.settings.schema import is_loopback
 
 app = typer.Typer()
 
@@ -41,7 +42,7 @@ async def serve(
     machine. The base URL is printed once the model can be asked. Where the run's tasks have tools, clients that send
     tools get calls as tool_calls, and run the tools themselves.
     """
-    from muster.authoring.evaluation.openai_server import ServerSpec, free_port, is_local, serving
+    from muster.authoring.evaluation.openai_server import ServerSpec, free_port, serving
     from muster.chain.keys import read_secret
     from muster.console.evaluate.weights import fetch_run_step
     from muster.console.sampling import model_hashes
@@ -49,7 +50,7 @@ async def serve(
 
     # 1. Check engine and options before anything is fetched.
     require("worker")
-    if not is_local(host) and api_key_file is None:
+    if not is_loopback(host) and api_key_file is None:
         raise UsageError(
             f"at {host} any machine of the network can use the model",
             hint="add --api-key-file FILE, or leave --host at 127.0.0.1",

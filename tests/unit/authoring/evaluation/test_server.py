@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from muster.authoring.evaluation import openai_server as server
-from muster.authoring.evaluation.openai_server import ServerSpec, free_port, is_local, serving
+from muster.authoring.evaluation.openai_server import ServerSpec, free_port, serving
 from muster.errors import ConfigError, MusterError
+from muster.settings.schema import is_loopback
 from testbed.waiting import BOUND
 
 SPEC = ServerSpec(Path("/model"), "muster-step-3", "127.0.0.1", 8000, api_key="hidden")
@@ -41,7 +42,7 @@ def test_the_key_is_in_the_environment_and_not_in_the_command(monkeypatch: pytes
     ],
 )
 def test_host_decides_locality_and_url(host: str, local: bool, url: str) -> None:
-    assert is_local(host) is local
+    assert is_loopback(host) is local
     assert ServerSpec(Path("/model"), "m", host, 8000).url == url
 
 
