@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from pydantic_core import from_json
-
 from muster.errors import ConfigError, MalformedError, StorageError, UnreachableError
 from muster.runtime.files import cache_folder
 from muster.sandbox.component import locked
@@ -82,16 +80,16 @@ def _uv(command: list[str], requirements: Sequence[str]) -> None:
 
 
 @contextmanager
-def exported(python: Path, program: str, order: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Run an export program; yield what its first line says, and a file with the lines after it, until left.
+def exported(python: Path, program: str, order: Mapping[str, Any]) -> Iterator[Path]:
+    """Run an export program; yield a file with the lines that it wrote, until left.
 
-    Raises MalformedError when it fails, says no JSON object, or takes too long.
+    Raises MalformedError when it fails, or takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="muster-export-") as folder:
-        output, rows = Path(folder) / "output.jsonl", Path(folder) / "rows.jsonl"
+        rows = Path(folder) / "rows.jsonl"
         command = [str(python), "-I", str(EXPORTERS / program), json.dumps(order)]
         try:
-            with output.open("wb") as file:
+            with rows.open("wb") as file:
                 code, said = _run(command, EXPORT_SECONDS, file)
         except subprocess.TimeoutExpired as error:
             raise MalformedError(
@@ -99,16 +97,7 @@ def exported(python: Path, program: str, order: Mapping[str, Any]) -> Iterator[t
             ) from error
         if code != 0:
             raise MalformedError(f"the export ended with {code}: {said or 'it said nothing'}")
-        with output.open("rb") as file, rows.open("wb") as rest:
-            first = file.readline()
-            shutil.copyfileobj(file, rest)
-        try:
-            about = from_json(first)
-        except ValueError as error:
-            raise MalformedError(f"{program} begins with a line that is no JSON: {first[:80]!r}") from error
-        if not isinstance(about, dict):
-            raise MalformedError(f"{program} begins with a line that is no JSON object: {first[:80]!r}")
-        yield about, rows
+        yield rows
 
 
 def _run(command: list[str], seconds: float, output: BinaryIO | None = None) -> tuple[int, str]:

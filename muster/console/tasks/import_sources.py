@@ -121,8 +121,7 @@ def _reasoning_gym(request: ImportRequest, given: EnvironmentManifest | None) ->
     if manifest.name != from_reasoning_gym.ENVIRONMENT:
         raise UsageError(f"reasoning-gym is scored by {from_reasoning_gym.ENVIRONMENT}, not by {manifest.name}")
     python = own_environment(from_reasoning_gym.REQUIREMENTS, environments_folder())
-    with exported(python, from_reasoning_gym.PROGRAM, order) as (about, rows):
-        from_reasoning_gym.check_about(about)
+    with exported(python, from_reasoning_gym.PROGRAM, order) as rows:
         format_ = from_reasoning_gym.format_of_datasets(names, seed, make_environment(manifest))
         said = "".join(f", {setting}" for setting in request.setting)
         origin = f"reasoning-gym {from_reasoning_gym.VERSION}: {', '.join(names)}, seed {seed}{said}"

@@ -2,13 +2,12 @@
 
     python reasoning_gym_export.py ORDER     # JSON: typed_json (a path), datasets, count, seed, configs
 
-The first line says what was made; then one line per task. `muster.authoring.tasks.from_reasoning_gym` reads them.
+One line per task. `muster.authoring.tasks.from_reasoning_gym` reads them.
 Nothing of Muster is imported here but the file that writes Python values as typed JSON.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -27,7 +26,6 @@ def main() -> None:
 
     import reasoning_gym
 
-    print(json.dumps({"reasoning_gym": importlib.metadata.version("reasoning-gym")}), file=out)
     for name in order["datasets"]:
         config = order["configs"].get(name, {})
         dataset = reasoning_gym.create_dataset(name, seed=order["seed"], size=order["count"], **config)
