@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import astuple, dataclass, field
@@ -78,7 +79,7 @@ class Swarm(RunningSwarm):
             await stage.open_run(self, self.request, task_set)
 
     async def _deploy(self) -> None:
-        """Start the chain, deploy the contracts, give out tokens, make the validators' draw secrets.
+        """Start the chain, deploy the contracts, give out gas, make the validators' draw secrets.
 
         Trainer and nodes start too, and import what they need while the model is made.
         """
@@ -87,7 +88,6 @@ class Swarm(RunningSwarm):
         self.view.stage("deploying the contracts, making a model")
         await give_gas(self.local.chain, [key.address for key in self.keys.values()])
         await ensure_deployed(self.local.chain, self.keys["owner"])
-        await stage.draw_tokens(self.request, self.keys)
         await asyncio.to_thread(self.make_draw_tips)
 
     @property
@@ -230,11 +230,14 @@ class Swarm(RunningSwarm):
             reader, hours = LooksReader(chain, client, self.run), sorted({one.hour for one in facts.work(events)})
             lists = [found for hour in hours if (found := await reader.list(hour)) is not None]
         agreed, info = await chain.terms(self.run), await chain.call(runs.run_info(self.run))
+        paid, voided = facts.settled(events)
         return SwarmFacts(
             participants=self.participants,
             positions=agreed.positions,
-            committed=facts.committed(events, agreed.pay_of(0)),
-            settled=facts.settled(events),
+            commitments=Counter(one.node for one in facts.work(events)),
+            pay=agreed.pay_of(0),
+            paid=paid,
+            voided=voided,
             case_results=facts.case_results(events),
             updates=updates,
             lines={line["address"]: line for line in document["nodes"]},

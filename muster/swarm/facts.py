@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from muster.protocol.kinds import reason_of, reason_of_flaw
 from muster.protocol.messages import LookList
 from muster.protocol.metric_names import HELD_OUT, LENGTH, LENGTH_ERROR, REWARD
 from muster.shardcast.format.store import verify_folder, version_path
-from muster.swarm.summary import CaseResult, Participant, Payment, StepMetrics
+from muster.swarm.summary import CaseResult, Participant, StepMetrics
 
 KINDS = (
     CaseOpened,
@@ -77,20 +78,15 @@ def work(events: Sequence[Event]) -> list[WorkCommitted]:
     return [one for one in events if isinstance(one, WorkCommitted)]
 
 
-def committed(events: Sequence[Event], pay: int) -> list[Payment]:
-    """Return the commitments in order; `pay` is that of each."""
-    return [Payment(one.node, pay) for one in work(events)]
-
-
-def settled(events: Sequence[Event]) -> list[Payment]:
-    """Return pay that left the window: claimed, or voided by a conviction."""
-    found: list[Payment] = []
+def settled(events: Sequence[Event]) -> tuple[Counter[str], Counter[str]]:
+    """Return pay that left the window, by node: what was claimed, and what convictions voided."""
+    paid, voided = Counter[str](), Counter[str]()
     for one in events:
         if isinstance(one, Claimed):
-            found.append(Payment(one.node, one.paid))
+            paid[one.node] += one.paid
         elif isinstance(one, Voided):
-            found.append(Payment(one.node, one.amount, voided=True))
-    return found
+            voided[one.node] += one.amount
+    return paid, voided
 
 
 def case_results(events: Sequence[Event]) -> list[CaseResult]:

@@ -199,7 +199,7 @@ def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
                 "orchestrator.run_folder": local.run_folder,
                 "orchestrator.batch_groups": request.scenario.groups_per_batch,
                 "orchestrator.demand_batches": LASTING_DEMAND if request.lasting else request.scenario.demand_batches,
-                "shardcast.relays": relay_urls(request),
+                "shardcast.relays": [f"http://127.0.0.1:{port}" for port in (ports.relay, ports.origin)],
             }
         case "origin":
             return {"shardcast.role": "origin", "shardcast.port": ports.origin, "shardcast.dir": local.shards}
@@ -213,11 +213,6 @@ def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
             }
         case _:
             return {}
-
-
-def relay_urls(request: SwarmRequest) -> list[str]:
-    """Return the URLs at which the owner serves weights, the relay first. Nodes learn of them from the orchestrator."""
-    return [f"http://127.0.0.1:{request.ports.relay}", f"http://127.0.0.1:{request.ports.origin}"]
 
 
 def model_process(request: SwarmRequest) -> ProcessSpec:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from muster.authoring.tasks.generated import make_task_set
 from muster.chain.client import Chain
 from muster.chain.keys import Signer, load_raw_key, write_secret
 from muster.constants import CHAIN_ANVIL
-from muster.contracts import token
 from muster.errors import UsageError
 from muster.models.files import FIXED_FILES, context_of, model_hash, tokenizer_hash
 from muster.protocol.keys import ZERO_ADDRESS, Keys
@@ -25,13 +24,7 @@ from muster.protocol.terms_file import NewRun
 from muster.runtime.files import write_atomically
 from muster.settings.toml import to_toml
 from muster.swarm.launch import operator_of
-from muster.swarm.opening import (
-    ensure_escrow,
-    ensure_run,
-    ensure_stock,
-    ensure_tokens,
-    ensure_wages,
-)
+from muster.swarm.opening import ensure_escrow, ensure_run, ensure_tokens, ensure_wages
 from muster.swarm.plan import ESCROW, WAGES, SwarmRequest, local_terms, settings_of
 from muster.swarm.running import RunningSwarm
 from muster.tasksets.taskset import TaskSet
@@ -116,24 +109,6 @@ def write_settings(request: SwarmRequest, run: int, names: Sequence[str]) -> Non
         write_atomically(request.local.config(name), to_toml(settings_of(request, name, run)))
 
 
-async def draw_tokens(request: SwarmRequest, keys: Mapping[str, Signer]) -> None:
-    """Draw tokens from the faucet: operators deposit theirs in the Registry, the owner approves escrow and wages."""
-
-    async def operator(name: str) -> None:
-        async with await Chain.connect(request.local.chain, keys[name]) as chain:
-            await ensure_stock(chain)
-
-    async def owner() -> None:
-        async with await Chain.connect(request.local.chain, keys["owner"]) as chain:
-            await asyncio.gather(
-                ensure_tokens(chain, ESCROW + WAGES),
-                chain.send(token.approve(chain.addresses.runs, ESCROW)),
-                chain.send(token.approve(chain.addresses.wages, WAGES)),
-            )
-
-    await asyncio.gather(owner(), *(operator(operator_of(node.name)) for node in request.local.nodes))
-
-
 async def open_run(swarm: RunningSwarm, request: SwarmRequest, task_set: TaskSet) -> None:
     """Create and fund the run, and register every node."""
     keys, model, chosen = swarm.keys, request.local.model, local_terms(request)
@@ -149,6 +124,7 @@ async def open_run(swarm: RunningSwarm, request: SwarmRequest, task_set: TaskSet
     async with await Chain.connect(request.local.chain, keys["owner"]) as chain:
         first = Keys(keys["trainer"].address, keys["orchestrator"].address, ZERO_ADDRESS)
         new = NewRun(agreed, first)
+        await ensure_tokens(chain, ESCROW + WAGES)
         swarm.run = await ensure_run(chain, new)
         await asyncio.gather(
             ensure_escrow(chain, swarm.run, new, ESCROW), ensure_wages(chain, swarm.run, WAGES), swarm.register()

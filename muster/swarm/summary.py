@@ -34,15 +34,6 @@ class Participant:
 
 
 @dataclass(frozen=True)
-class Payment:
-    """Pay that came into the window with a commitment, or left it: claimed, or voided by a conviction."""
-
-    node: str
-    amount: int
-    voided: bool = False
-
-
-@dataclass(frozen=True)
 class CaseResult:
     """A case and how it ended. Stakes are those of the accused, before and after."""
 
@@ -77,8 +68,13 @@ class SwarmFacts:
     participants: Sequence[Participant]
     positions: int
     """Rollouts per commitment."""
-    committed: Sequence[Payment]
-    settled: Sequence[Payment]
+    commitments: Mapping[str, int]
+    """By node; each has the same pay."""
+    pay: int
+    paid: Mapping[str, int]
+    """What was claimed, by node."""
+    voided: Mapping[str, int]
+    """What a conviction took of the pay in the window, by node."""
     case_results: Sequence[CaseResult]
     updates: Sequence[StepMetrics]
     lines: Mapping[str, Mapping[str, Any]]
@@ -131,7 +127,7 @@ def summarise(facts: SwarmFacts) -> dict[str, Any]:
             for case in facts.case_results
         ],
         "claims": claims(facts),
-        "voided": sum(one.amount for one in facts.settled if one.voided),
+        "voided": sum(facts.voided.values()),
         "escrow_kept": facts.escrow_kept,
         "solvent": held.solvent,
         "balances": sum(tokens for _, tokens, _ in contracts),
@@ -192,7 +188,7 @@ def held_out(updates: Sequence[StepMetrics]) -> dict[str, Any]:
 
 
 def node_row(facts: SwarmFacts, who: Participant) -> dict[str, Any]:
-    commitments = sum(one.node == who.node for one in facts.committed)
+    commitments = facts.commitments.get(who.node, 0)
     wages = sum(row["paid"] for row in facts.looking if row["name"] == who.name)
     line = facts.lines.get(who.node, {})
     return {
@@ -205,7 +201,7 @@ def node_row(facts: SwarmFacts, who: Participant) -> dict[str, Any]:
         "accepted": line.get("accepted", 0),
         "rejected": dict(line.get("rejected", {})),
         "used": line.get("used", 0),
-        "earned": _total(facts.settled, who, voided=False) + wages,
+        "earned": facts.paid.get(who.node, 0) + wages,
     }
 
 
@@ -222,17 +218,13 @@ def claims(facts: SwarmFacts) -> list[dict[str, Any]]:
         {
             "name": who.name,
             "operator": who.operator,
-            "committed": _total(facts.committed, who, voided=False),
-            "voided": _total(facts.settled, who, voided=True),
-            "paid": _total(facts.settled, who, voided=False),
+            "committed": facts.pay * facts.commitments.get(who.node, 0),
+            "voided": facts.voided.get(who.node, 0),
+            "paid": facts.paid.get(who.node, 0),
         }
         for who in facts.participants
         if who.role == "worker"
     ]
-
-
-def _total(payments: Iterable[Payment], who: Participant, *, voided: bool) -> int:
-    return sum(one.amount for one in payments if one.node == who.node and one.voided == voided)
 
 
 def name_of(facts: SwarmFacts, node: str) -> str:

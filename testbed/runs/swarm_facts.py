@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from muster.chain.types import Solvency
-from muster.swarm.summary import CaseResult, Participant, Payment, StepMetrics, SwarmFacts
+from muster.swarm.summary import CaseResult, Participant, StepMetrics, SwarmFacts
 
 PAY = 2 * 10**18
 HONEST, CHEAT, JUDGE = "0x" + "11" * 20, "0x" + "22" * 20, "0x" + "33" * 20
@@ -41,8 +41,10 @@ def facts(**changes: object) -> SwarmFacts:
             Participant("owner", "owner", "0x" + "a4" * 20, "0x" + "a4" * 20),
         ],
         "positions": 128,
-        "committed": [Payment(HONEST, PAY)] * 3 + [Payment(CHEAT, PAY)] * 2,
-        "settled": [Payment(CHEAT, 2 * PAY, voided=True), Payment(HONEST, 3 * PAY)],
+        "commitments": {HONEST: 3, CHEAT: 2},
+        "pay": PAY,
+        "paid": {HONEST: 3 * PAY},
+        "voided": {CHEAT: 2 * PAY},
         "case_results": [
             CaseResult(1, CHEAT, "activation_mismatch", "guilty", "0x" + "0f" * 32, 100, 50, 10, votes(2, 1), JUDGE),
             CaseResult(2, CHEAT, "activation_mismatch", "moot", "0x" + "0e" * 32, 50, 50, 0, votes(0, 0), JUDGE),

@@ -29,7 +29,6 @@ from muster.swarm.plan import (
     SwarmRequest,
     local_terms,
     model_process,
-    relay_urls,
     settings_of,
 )
 from muster.swarm.scenarios import DIGITS, LANGUAGE, LAZY, SCENARIOS, Scenario, own_scenario
@@ -79,7 +78,7 @@ def test_every_settings_file_loads_and_matches_the_plan(request_: SwarmRequest) 
     trainer = load_settings(request_.local.config("trainer"))
     assert trainer.trainer.max_steps == 45
     orchestrator = load_settings(request_.local.config("orchestrator"))
-    assert orchestrator.shardcast.relays == ["http://127.0.0.1:4", "http://127.0.0.1:3"] == relay_urls(request_)
+    assert orchestrator.shardcast.relays == ["http://127.0.0.1:4", "http://127.0.0.1:3"]
     worker = load_settings(request_.local.config("worker-1")).shardcast
     assert (worker.share, worker.port, worker.relays) == (True, 0, [])
     assert trainer.shardcast.dir == load_settings(request_.local.config("origin")).shardcast.dir

@@ -135,7 +135,7 @@ def test_all_is_well() -> None:
             {"lines": {HONEST: {"rejected": {"malformed": 1}}}},
             "worker-1 is honest, and work of it was rejected: {'malformed': 1}",
         ),
-        ({"settled": []}, f"worker-1 was paid 0 MUST for {Tokens(3 * PAY)} less 0 MUST voided"),
+        ({"paid": {}}, f"worker-1 was paid 0 MUST for {Tokens(3 * PAY)} less 0 MUST voided"),
         (
             {"solvency": Solvency(0, 0, 9, 10**18)},
             "the contracts hold 0.000000000000000009 MUST and owe 1 MUST",
