@@ -11,14 +11,15 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem
 from muster.authoring.benchmarks.livecodebench import contest_day
 from muster.authoring.models.fetch import first_line, hub_online
-from muster.authoring.tasks.rows import BadRow, Row, read_rows
-from muster.authoring.tasks.sources import ImportReport, without_task_name
+from muster.authoring.tasks.rows import Row
+from muster.authoring.tasks.sources import ImportReport, converted_rows
 from muster.authoring.tasks.sources_code import RunReference
 from muster.environments.base import Environment
 from muster.environments.task import Task
@@ -95,23 +96,23 @@ def load_benchmark(
     Raises ConfigError when no item is left, and as `read_rows`.
     """
     data, seen = BenchmarkData(), set[str]()
+
+    def convert(row: Row, number: int) -> BenchmarkItem:
+        if benchmark.dated and not window.holds(row):
+            raise MalformedError(OUTSIDE)
+        item = benchmark.convert(row, number, run_reference)
+        for environment in environments:
+            environment.check(Task(item.id, (), item.reference))
+        if item.id in seen:
+            raise MalformedError(TAKEN_ID)
+        seen.add(item.id)
+        return item
+
     report = data.report
     try:
         for path in paths:
-            before = report.rows
-            for number, row in read_rows(path, benchmark.columns, benchmark.optional):
-                if limit is not None and len(data.items) == limit:
-                    break
-                report.rows, report.last = report.rows + 1, number
-                try:
-                    item = _item_of(benchmark, row, number, run_reference, environments, window)
-                    if item.id in seen:
-                        raise MalformedError(TAKEN_ID)
-                except MalformedError as error:
-                    report.leave_out(number, without_task_name(str(error)))
-                    continue
-                seen.add(item.id)
-                report.taken += 1
+            before, left = report.rows, None if limit is None else limit - len(data.items)
+            for item in islice(converted_rows(path, benchmark.columns, benchmark.optional, convert, report), left):
                 data.add(item)
             data.files.append({"name": path.name, "sha256": "0x" + sha256_of(path), "rows": report.rows - before})
         if not data.items:
@@ -120,25 +121,6 @@ def load_benchmark(
         data.close()
         raise
     return data
-
-
-def _item_of(
-    benchmark: Benchmark,
-    row: Row | BadRow,
-    number: int,
-    run_reference: RunReference,
-    environments: Sequence[Environment],
-    window: ContestWindow,
-) -> BenchmarkItem:
-    """Return the item in a row. Raises MalformedError with why it is none."""
-    if isinstance(row, BadRow):
-        raise MalformedError(row.reason)
-    if benchmark.dated and not window.holds(row):
-        raise MalformedError(OUTSIDE)
-    item = benchmark.convert(row, number, run_reference)
-    for environment in environments:
-        environment.check(Task(item.id, (), item.reference))
-    return item
 
 
 def prompts_of(items: Sequence[BenchmarkItem], template: str) -> bytes:

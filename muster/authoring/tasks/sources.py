@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from muster.authoring.tasks import sources_math, sources_synthetic
 from muster.authoring.tasks.formats import Format, level_of, make_task, text_of
@@ -26,6 +26,8 @@ MAX_UNRUNNABLE: Final = 1_000
 """Rows that a report names because the sandbox cannot run their reference."""
 MAPPED: Final = "mapped"
 FORMATS: Final = {one.name: one for one in (*sources_math.FORMATS, *sources_synthetic.FORMATS)}
+
+T = TypeVar("T")
 
 _TASK_NAME: Final = re.compile(r"^task (['\"]).*?\1 ", re.DOTALL)
 """What a reason begins with that is another one for every row."""
@@ -108,19 +110,33 @@ def import_tasks(source: Format, path: Path, report: ImportReport) -> Iterator[t
 
     Raises as `read_rows`. Rows are never an error, whatever they hold.
     """
-    for number, row in read_rows(path, source.columns, source.optional):
+
+    def convert(row: Row, _: int) -> tuple[str, Task]:
+        environment, task = source.convert(row)
+        task.to_line()
+        return environment, task
+
+    return converted_rows(path, source.columns, source.optional, convert, report)
+
+
+def converted_rows(
+    path: Path, columns: Sequence[str], optional: Sequence[str], convert: Callable[[Row, int], T], report: ImportReport
+) -> Iterator[T]:
+    """Yield what `convert` makes of each row and its number; a row for which it raises MalformedError is left out.
+
+    Raises as `read_rows`.
+    """
+    for number, row in read_rows(path, columns, optional):
         report.rows, report.last = report.rows + 1, number
-        if isinstance(row, BadRow):
-            report.leave_out(number, row.reason)
-            continue
         try:
-            environment, task = source.convert(row)
-            task.to_line()
+            if isinstance(row, BadRow):
+                raise MalformedError(row.reason)
+            made = convert(row, number)
         except MalformedError as error:
             report.leave_out(number, without_task_name(str(error)))
             continue
         report.taken += 1
-        yield environment, task
+        yield made
 
 
 def without_task_name(reason: str) -> str:
