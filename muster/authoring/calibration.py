@@ -24,6 +24,7 @@ from muster.authoring import calibration_grid
 from muster.authoring.calibration_grid import Grid, grid_specs, hardware
 from muster.authoring.probe_process import run_probe
 from muster.errors import CheckError, ConfigError
+from muster.runtime.files import write_atomically, written_whole
 
 if TYPE_CHECKING:
     from muster.verification.calibration import Calibration
@@ -92,8 +93,6 @@ async def measure_grid(grid: Grid) -> tuple[list[MeasuredCell], list[MeasuredCel
 
 def claim_folder(grid: Grid) -> None:
     """Write what the folder's cells are measured of. Raises ConfigError when it holds those of another grid."""
-    from muster.runtime.files import write_atomically
-
     path, wanted = grid.folder / GRID_FILE, grid.identity()
     try:
         known = json.loads(path.read_bytes()) if path.exists() else {}
@@ -158,10 +157,8 @@ async def _made(grid: Grid, name: str, save: Callable[[Path], Path] | None) -> A
         return
     folder = grid.folder / name
     if not folder.exists():
-        unfinished = folder.with_name(folder.name + ".part")
-        await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
-        await asyncio.to_thread(save, unfinished)
-        unfinished.rename(folder)
+        with written_whole(folder) as partial:
+            await asyncio.to_thread(save, partial)
     yield folder.resolve()
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 

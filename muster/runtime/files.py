@@ -65,6 +65,41 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that takes the name of `folder`, and its place, once the block ends; it goes if that fails.
+
+    What a killed process left is removed first. After a crash in between, an older folder is beside the new one. Raises
+    ConfigError while another process writes the same.
+    """
+    folder = folder.absolute()
+    partial, old = (folder.with_name(f".{folder.name}.{what}") for what in ("part", "old"))
+    partial.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(partial, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"another process is writing {folder}", hint="wait for it to end") from error
+        for path in partial.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        try:
+            yield partial
+            for path in (*partial.iterdir(), partial):
+                sync(path)
+            shutil.rmtree(old, ignore_errors=True)
+            if folder.exists():
+                folder.rename(old)
+            partial.rename(folder)
+            sync(folder.parent)
+            shutil.rmtree(old, ignore_errors=True)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def use_temporary_folder(path: Path) -> None:
     """Make `path` the folder for temporary files of this process and those it starts, and empty it.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -11,13 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Self
 
 from pydantic_core import from_json
 
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError, MalformedError, StorageError
-from muster.runtime.files import sync, write_durably
+from muster.runtime.files import sync, write_durably, written_whole
 from muster.sandbox.component import find_component
 from muster.tasksets.document import (
     MAX_SHARD_BYTES,
@@ -49,6 +49,11 @@ class NewPart:
     sealed: int = 0
     """The epoch for which its tasks were sealed; 0: they are public."""
 
+    @classmethod
+    def of(cls, task_set: TaskSet, part: TaskSetPart) -> Self:
+        """Return a part of a set as it is there."""
+        return cls(part.name, part.environment, task_set.tasks_of(part), part.weight, part.sources)
+
 
 def write_task_set(
     folder: Path, parts: Iterable[NewPart], held_out: Iterable[NewPart] = (), components: Sequence[Path] = ()
@@ -59,36 +64,30 @@ def write_task_set(
     left out. Raises ConfigError when no training task is left or when the folder holds something else, MalformedError
     when a task cannot be one or two have one id, StorageError when the disk refuses.
     """
-    # 1. Write into a folder beside it.
     check_replaceable(folder)
-    work = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
-        shutil.rmtree(work, ignore_errors=True)
-        (work / SHARDS_NAME).mkdir(parents=True)
-        ids: set[bytes] = set()
-        written = [_write_part(part, work / SHARDS_NAME, ids) for part in parts]
-        kept = [_write_part(part, work / SHARDS_NAME, ids) for part in held_out]
+        with written_whole(folder) as work:
+            # 1. The shards.
+            (work / SHARDS_NAME).mkdir()
+            ids: set[bytes] = set()
+            written = [_write_part(part, work / SHARDS_NAME, ids) for part in parts]
+            kept = [_write_part(part, work / SHARDS_NAME, ids) for part in held_out]
 
-        # 2. The document, read back as its readers will read it.
-        training = tuple(part for part in written if part.shards)
-        if not training:
-            raise ConfigError("a task set needs at least one training task", hint="check what was left out, and why")
-        document = TaskSetDocument(training, tuple(part for part in kept if part.shards))
-        data = document.to_bytes()
-        document = TaskSetDocument.parse(data)
-        write_durably(work / DOCUMENT_NAME, data)
-        sync(work / SHARDS_NAME)
+            # 2. The document, read back as its readers will read it.
+            training = tuple(part for part in written if part.shards)
+            if not training:
+                hint = "check what was left out, and why"
+                raise ConfigError("a task set needs at least one training task", hint=hint)
+            document = TaskSetDocument(training, tuple(part for part in kept if part.shards))
+            data = document.to_bytes()
+            document = TaskSetDocument.parse(data)
+            write_durably(work / DOCUMENT_NAME, data)
 
-        # 3. The components that it is scored by, as far as they are here.
-        for part in (*document.parts, *document.held_out):
-            _keep_component(part.environment, work / COMPONENTS_NAME, components)
-
-        # 4. Put it in place.
-        _replace(work, folder)
+            # 3. The components that it is scored by, as far as they are here.
+            for part in (*document.parts, *document.held_out):
+                _keep_component(part.environment, work / COMPONENTS_NAME, components)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written: {error.strerror}", hint="is the disk full?") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return TaskSet(folder, document)
 
 
@@ -110,10 +109,7 @@ def write_subset(task_set: TaskSet, indices: Sequence[int], folder: Path) -> Tas
         chosen.append(NewPart(part.name, part.environment, tasks, part.weight, part.sources))
 
     # 2. What is held out stays as it is.
-    held_out = [
-        NewPart(part.name, part.environment, task_set.tasks_of(part), part.weight, part.sources)
-        for part in task_set.document.held_out
-    ]
+    held_out = [NewPart.of(task_set, part) for part in task_set.document.held_out]
     return write_task_set(folder, chosen, held_out, [task_set.folder / COMPONENTS_NAME])
 
 
@@ -168,14 +164,3 @@ def check_replaceable(folder: Path) -> None:
             raise ConfigError(f"{folder} holds something that is no task set", hint="name another folder")
     elif folder.exists() or folder.is_symlink():
         raise ConfigError(f"{folder} is a file; a task set is a folder", hint="name another folder")
-
-
-def _replace(work: Path, folder: Path) -> None:
-    """Put a finished folder in place of an older one. After a crash in between, the older one is beside it."""
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    work.rename(folder)
-    sync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)

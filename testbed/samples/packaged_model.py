@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from muster.authoring.models.fetch import written_whole
 from muster.errors import MalformedError, MismatchError
 from muster.models.files import model_hash, tokenizer_hash
+from muster.runtime.files import written_whole
 from testbed.paths import ROOT
 
 if TYPE_CHECKING:

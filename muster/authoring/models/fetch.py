@@ -7,8 +7,6 @@ folder is written whole or not at all.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +18,7 @@ from muster.authoring.models.door import check_checkpoint
 from muster.errors import ConfigError, UnreachableError, UsageError
 from muster.models.files import FIXED_FILES, INDEX, PART, WEIGHTS, check_place, checkpoint_problem, folder_of
 from muster.models.weights import weights_in
-from muster.runtime.files import sha256_of, sync
+from muster.runtime.files import sha256_of, written_whole
 
 PICKLES: Final = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 """Loading one of these runs what its author wrote into it."""
@@ -133,40 +131,6 @@ def licence_of(directory: Path) -> str:
 
 
 # --- Folders
-
-
-@contextmanager
-def written_whole(directory: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `directory` that takes its name once the block ends, and goes if the block fails.
-
-    What a killed process left is removed first. Raises ConfigError while another process writes the same.
-    """
-    directory = directory.absolute()
-    partial = directory.with_name(f".{directory.name}.part")
-    partial.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(partial, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(f"another process is writing {directory}", hint="wait for it to end") from error
-        _empty(partial)
-        try:
-            yield partial
-            for path in (*partial.iterdir(), partial):
-                sync(path)
-            partial.rename(directory)
-            sync(directory.parent)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _is_filled(directory: Path) -> bool:

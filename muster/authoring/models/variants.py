@@ -38,7 +38,7 @@ def save_sharpened(source: Path, target: Path, times: float) -> Path:
 
 
 def _save(source: Path, target: Path, tensors: dict[str, torch.Tensor]) -> Path:
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors*"))
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors*"), dirs_exist_ok=True)
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(whole, target / "model.safetensors", metadata={"format": "pt"})
     return target

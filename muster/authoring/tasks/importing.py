@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -133,10 +133,7 @@ def import_set(
 def weighed(parts: Sequence[tuple[int, NewPart]], largest: int = 20) -> list[NewPart]:
     """Return the parts with weights near the sizes given, from 1 to `largest`: small enough for any mixture."""
     top = max(count for count, _ in parts)
-    return [
-        NewPart(part.name, part.environment, part.tasks, max(1, round(largest * count / top)), part.sources)
-        for count, part in parts
-    ]
+    return [replace(part, weight=max(1, round(largest * count / top))) for count, part in parts]
 
 
 def _take(

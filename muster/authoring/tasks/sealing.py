@@ -37,17 +37,13 @@ def seal_set(task_set: TaskSet, names: Sequence[str], folder: Path, masters: Mas
     parts = []
     for part in document.parts:
         if part.name not in names:
-            parts.append(NewPart(part.name, part.environment, task_set.tasks_of(part), part.weight, part.sources))
+            parts.append(NewPart.of(task_set, part))
             continue
         for epoch in range(1, masters.epoch + 1):
             label = part.name if masters.epoch == 1 else f"{part.name[:58]}-{epoch}"
             tasks = _sealed(task_set, part, label, masters, epoch)
             parts.append(NewPart(label, part.environment, tasks, part.weight, part.sources, epoch))
-    held_out = [
-        NewPart(part.name, part.environment, task_set.tasks_of(part), part.weight, part.sources)
-        for part in document.held_out
-    ]
-    return write_task_set(folder, parts, held_out)
+    return write_task_set(folder, parts, [NewPart.of(task_set, part) for part in document.held_out])
 
 
 def _sealed(task_set: TaskSet, part: TaskSetPart, label: str, masters: Masters, epoch: int) -> Iterator[Task]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from muster.authoring.calibration import derive
 from muster.authoring.calibration_grid import grid_of
-from muster.authoring.models.fetch import written_whole
 from muster.authoring.probe_process import run_probe
 from muster.authoring.tasks.counting import token_counter
 from muster.authoring.tasks.generated import make_task_set
@@ -27,7 +26,7 @@ from muster.console.session import Session
 from muster.constants import MICRO
 from muster.errors import CheckError, ConfigError
 from muster.models.files import context_of, dtype_of, model_hash, tokenizer_hash
-from muster.runtime.files import write_durably
+from muster.runtime.files import write_durably, written_whole
 from muster.swarm.stage import fill_run_folder
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 from muster.verification.calibration import check_calibration, parse_calibration, read_document

@@ -14,15 +14,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from muster.authoring.models.fetch import (
-    INDEX,
-    copy_folder,
-    fetch_model,
-    fetch_snapshot,
-    written_whole,
-)
+from muster.authoring.models.fetch import INDEX, copy_folder, fetch_model, fetch_snapshot
 from muster.errors import ConfigError, MusterError, UnreachableError, UsageError
 from muster.models.files import model_hash, tokenizer_hash
+from muster.runtime.files import written_whole
 from testbed.http import Reply, serving
 from testbed.samples.models import write_model
 
