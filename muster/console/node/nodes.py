@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import unicodedata
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -33,6 +34,8 @@ GasOption = Annotated[
 ]
 GAS_DAYS: Final = 2.0
 DAY_HOURS: Final = 24
+NAME_ATTEMPTS: Final = 3
+NAME_SECONDS: Final = 2.0
 NAME_HINT: Final = (
     f"choose up to {MAX_NAME} letters, digits, single spaces and {' '.join(NAME_SIGNS)}, with a letter or digit in it"
 )
@@ -182,10 +185,7 @@ async def join(
         if done is not None and joining.short:
             await send_gas(session, chain, hot.address, joining.short)
         if done is not None and (name := session.settings.name) and not name_problem(name):
-            try:
-                await announce_name(session, chain, run, hot.address, name)
-            except MusterError as error:
-                session.note(f"its name was not taken: {printable(str(error))}; muster node name announces it later")
+            await try_name(session, chain, run, hot.address, name)
 
 
 def plain_name(name: str) -> str:
@@ -203,6 +203,22 @@ async def announce_name(session: Session, chain: Chain, run: int, node: str, nam
     """
     async with session.orchestrator(chain, chain.signer) as client:
         await client.announce_name(run, node, name)
+
+
+async def try_name(session: Session, chain: Chain, run: int, node: str, name: str) -> None:
+    """Announce the name of a node, whose registration may reach the orchestrator a moment later; note a refusal."""
+    refusal: MusterError | None = None
+    for attempt in range(NAME_ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(NAME_SECONDS)
+        try:
+            await announce_name(session, chain, run, node, name)
+        except MusterError as error:
+            refusal = error
+            continue
+        session.note(f"the run's page calls it {name}")
+        return
+    session.note(f"its name was not taken: {printable(str(refusal))}; muster node name announces it later")
 
 
 async def registered(chain: Chain, address: str) -> Node:

@@ -33,8 +33,6 @@ ETHER_POLL_SECONDS: Final = 5.0
 MINUTE: Final = 60.0
 GAS_POLL_SECONDS: Final = 600.0
 """Between two looks at the ether of a node that this command watches."""
-NAME_ATTEMPTS: Final = 3
-NAME_SECONDS: Final = 2.0
 
 
 async def bring_ether(node: LocalNode, chain: Chain, wei: int) -> None:
@@ -104,7 +102,7 @@ async def take_steps(
 
     # 4. What others may call it, which is no reason to stop.
     if name is not None and node.operator is not None:
-        await announce(node, chain, joining.run, name)
+        await nodes.try_name(session, chain, joining.run, node.address, name)
 
 
 async def keep_gas(node: LocalNode, chain: Chain, joining: Joining) -> None:
@@ -129,22 +127,6 @@ async def keep_gas(node: LocalNode, chain: Chain, joining: Joining) -> None:
             except MusterError as error:
                 if said != (said := f"no gas was sent to the node: {printable(str(error))}"):
                     node.session.note(said)
-
-
-async def announce(node: LocalNode, chain: Chain, run: int, name: str) -> None:
-    """Announce the name of a node, whose registration may reach the orchestrator a moment later; note a refusal."""
-    refusal: MusterError | None = None
-    for attempt in range(NAME_ATTEMPTS):
-        if attempt:
-            await asyncio.sleep(NAME_SECONDS)
-        try:
-            await nodes.announce_name(node.session, chain, run, node.address, name)
-        except TRANSIENT as error:
-            refusal = error
-            continue
-        node.session.note(f"the run's page calls it {name}")
-        return
-    node.session.note(f"its name was not taken: {printable(str(refusal))}; muster node name announces it later")
 
 
 async def help_without_operator(node: LocalNode, chain: Chain, facts: NodeFacts, steps: SetupSteps) -> None:
