@@ -128,19 +128,15 @@ async def _make_model(session: Session, folder: RunFolder, design: RunDesign) ->
     if design.model == NEW_MODEL:
         made_of += f" {design.seed} {','.join(map(str, design.budgets))} {folder.progress.made_of['tasks']}"
     if not _is_made(folder, "model", target, made_of):
-        # A separate process, because torch is large. Written beside the target, so an interruption leaves no partial
-        # model there.
-        unfinished = target.with_name(".model.part")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if design.model == NEW_MODEL:
-            session.note("making a small model and warming it up on the tasks: about a minute")
-            budgets = ",".join(map(str, design.budgets))
-            words = ("init", unfinished, "--tasks", folder.tasks, "--seed", str(design.seed), "--budgets", budgets)
-        else:
-            session.note(f"fetching the model {design.model}")
-            words = ("fetch", design.model, unfinished, "--cache", folder.state / "models")
-        await run_probe("muster", "model", *words)
-        unfinished.rename(target)
+        with written_whole(target) as partial:
+            if design.model == NEW_MODEL:
+                session.note("making a small model and warming it up on the tasks: about a minute")
+                budgets = ",".join(map(str, design.budgets))
+                words = ("init", partial, "--tasks", folder.tasks, "--seed", str(design.seed), "--budgets", budgets)
+            else:
+                session.note(f"fetching the model {design.model}")
+                words = ("fetch", design.model, partial, "--cache", folder.state / "models")
+            await run_probe("muster", "model", *words)  # a separate process, because torch is large
         folder.record(made_of={**folder.progress.made_of, "model": made_of})
     return target
 
