@@ -32,13 +32,14 @@ from muster.runtime.units import Tokens, parse_amount
 from muster.settings.recipes import RECIPES, RecipeName
 from muster.settings.schema import TrainerSettings
 from muster.swarm.plan import step_interval
+from muster.swarm.scenarios import DIGITS, FETCHED_TRAINER, LANGUAGE
 
 MAX_TITLE: Final = 80
 """Characters that `orchestrator.title` may have."""
 
 CHAINS: Final[dict[Network, int]] = {"local": CHAIN_ANVIL, "base-sepolia": CHAIN_BASE_SEPOLIA}
 
-SHORT_BUDGETS: Final = (8, 12, 16)
+SHORT_BUDGETS: Final = DIGITS.budgets
 LONG_BUDGETS: Final = (512, 1024, 2048)
 """Thinking budgets: of a trial or of a model with a short context, as those made here have, and of others."""
 LONG_CONTEXT: Final = 2 * 2048 + 1024
@@ -48,12 +49,6 @@ LOCAL_GROUP: Final = 8
 LOCAL_FILES: Final = 2
 """Of a trial: groups of a batch, rollouts of a group, files of a batch. A processor makes such a batch in a minute."""
 
-FETCHED_LEARNING_RATE: Final = 4e-5
-FETCHED_GRADIENT_CLIP: Final = 1.0
-"""Of a pretrained model; one that is made here takes larger steps."""
-
-SORT_LEVELS: Final = (3, 4, 5, 6)
-SUMS_LEVELS: Final = (9, 12, 15)
 SUMS: Final = frozenset({"sums", "stories"})
 """Families whose levels are the largest summand."""
 
@@ -166,7 +161,7 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
     if not local and choices.host is None:
         raise UsageError("nodes must reach the orchestrator of a public run", hint="add --host run.example.org")
     tasks = choices.tasks or ("sort" if model == NEW_MODEL else "sums,stories")
-    summed = bool(SUMS & set(families_of(tasks)))
+    like = LANGUAGE if SUMS & set(families_of(tasks)) else DIGITS
 
     # 2. Lengths, and what a batch is made of.
     short = local or (context is not None and context < LONG_CONTEXT)
@@ -179,14 +174,14 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
     # 3. Pace and money; then what was chosen, in place of what would hold.
     hourly = choices.commitments_per_hour or defaults["commitments_per_hour"]
     interval = step_interval(choices.local_workers or RunDesign.local_workers, files, hourly)
-    made_rate = None if model == NEW_MODEL or "learning_rate" in RECIPES[recipe] else FETCHED_LEARNING_RATE
+    made_rate = None if model == NEW_MODEL or "learning_rate" in RECIPES[recipe] else FETCHED_TRAINER["learning_rate"]
     decided: dict[str, Any] = {
         "network": network,
         "title": title_of(model, tasks),
         "tasks": tasks,
-        "levels": SUMS_LEVELS if summed else SORT_LEVELS,
-        "train": 288 if summed else 4096,
-        "held_out": 48 if summed else 640,
+        "levels": like.levels,
+        "train": like.train,
+        "held_out": like.held_out,
         "budgets": budgets,
         "max_completion_tokens": 2 * max(budgets),
         "learning_rate": made_rate,

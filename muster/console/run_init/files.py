@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from muster.clients.visiting import PRESETS
-from muster.console.run_init.design import FETCHED_GRADIENT_CLIP, FETCHED_LEARNING_RATE, RunDesign
+from muster.console.run_init.design import RunDesign
 from muster.console.run_init.folder import OWNER, STORAGE, TRAINER
 from muster.console.run_init.steps import OwnerStep, step_lines
 from muster.settings.sources import known_keys
 from muster.settings.toml import to_toml
 from muster.swarm.plan import LASTING_DEMAND, LASTING_KEPT_HOURS
-from muster.swarm.scenarios import OWN_EVAL_TASKS
+from muster.swarm.scenarios import FETCHED_TRAINER, OWN_EVAL_TASKS
 
 SERVICES: Final = ("orchestrator", "weights", "trainer")
 """Names of the settings files."""
@@ -90,8 +90,8 @@ def _trainer(design: RunDesign) -> dict[str, object]:
     }
     if design.learning_rate is not None:
         values["trainer.learning_rate"] = design.learning_rate
-    if design.learning_rate == FETCHED_LEARNING_RATE:
-        values["trainer.gradient_clip"] = FETCHED_GRADIENT_CLIP
+    if design.learning_rate == FETCHED_TRAINER["learning_rate"]:
+        values["trainer.gradient_clip"] = FETCHED_TRAINER["gradient_clip"]
     if design.is_local:
         values["trainer.eval_tasks"] = OWN_EVAL_TASKS
     return values
