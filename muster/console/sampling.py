@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
@@ -159,11 +159,6 @@ def bar(session: Session, what: str, *columns: ProgressColumn) -> Iterator[Calla
     with Progress(*parts, console=console, transient=True, disable=not console.is_terminal) as shown:
         task = shown.add_task(what, total=None)
         yield lambda done, total: shown.update(task, completed=done, total=total)
-
-
-def sampling_document(sampling: Sampling) -> dict[str, Any]:
-    """Return the sampling options as part of a result."""
-    return asdict(sampling) | {"budgets": list(sampling.budgets)}
 
 
 def estimate_cells(row: Mapping[str, Any]) -> dict[str, str]:

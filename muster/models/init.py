@@ -242,7 +242,7 @@ def init_model(
         parameters=sum(p.numel() for p in model.parameters()),
         accuracy=accuracy,
         steps=steps,
-        seconds=time.monotonic() - started,
+        seconds=round(time.monotonic() - started, 1),
     )
 
 

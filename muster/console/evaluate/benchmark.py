@@ -31,7 +31,7 @@ from muster.authoring.tasks.duplicates import Benchmarks
 from muster.clients.evaluation import MAX_BUDGET, EvalRequest, Sampling, TaskResult
 from muster.console.evaluate.benchmark_publish import BenchmarkPublisher
 from muster.console.evaluate.eval_options import EvalOptions, Subject
-from muster.console.sampling import check_ks, estimate_cells, model_hashes, record_tasks, sampling_document
+from muster.console.sampling import check_ks, estimate_cells, model_hashes, record_tasks
 from muster.console.session import Session, as_table, to_json
 from muster.console.tasks.import_options import run_reference
 from muster.environments.scoring import Scorers
@@ -89,7 +89,7 @@ async def evaluate_benchmark(
                 "prompt": template,
                 "prompts_sha256": content_hash(prompts),
                 "scorers": scorer.hashes(),
-                "sampling": {name: value for name, value in sampling_document(sampling).items() if name != "budgets"},
+                "sampling": {name: value for name, value in asdict(sampling).items() if name != "budgets"},
                 "against": ["0x" + one.root.hex() for one in against],
                 "window": options.contests().to_document() if benchmark.dated else None,
                 **subject.of_run,

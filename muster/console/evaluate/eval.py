@@ -20,14 +20,7 @@ from muster.console.command import command
 from muster.console.evaluate.benchmark_publish import prepare_publisher
 from muster.console.evaluate.eval_options import EvalOptions, Subject
 from muster.console.evaluate.weights import fetch_run_step
-from muster.console.sampling import (
-    SamplingOptions,
-    check_ks,
-    estimate_cells,
-    model_hashes,
-    sample_tasks,
-    sampling_document,
-)
+from muster.console.sampling import SamplingOptions, check_ks, estimate_cells, model_hashes, sample_tasks
 from muster.console.session import Session, as_table, to_json
 from muster.errors import UsageError
 from muster.runtime.files import write_durably
@@ -91,7 +84,7 @@ async def _of_task_set(session: Session, options: EvalOptions) -> None:
         "task_root": task_set.root,
         "part": part,
         "tasks": len(results),
-        **sampling_document(sampling),
+        **asdict(sampling),
         **measured(results, sampling, ks),
         "seconds": round(time.monotonic() - begun, 1),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -37,10 +38,7 @@ def init(
     session.result(
         {
             "directory": str(directory),
-            "parameters": report.parameters,
-            "accuracy": report.accuracy,
-            "steps": report.steps,
-            "seconds": round(report.seconds, 1),
+            **asdict(report),
             "model_hash": model_hash(directory),
             "tokenizer_hash": tokenizer_hash(directory),
         }

@@ -15,14 +15,7 @@ from rich.text import Text
 from muster.authoring.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.authoring.evaluation.records import RecordFile
 from muster.clients.evaluation import EvalRequest, read_result
-from muster.console.sampling import (
-    AS_USUAL,
-    SamplesOption,
-    SamplingOptions,
-    model_hashes,
-    record_tasks,
-    sampling_document,
-)
+from muster.console.sampling import AS_USUAL, SamplesOption, SamplingOptions, model_hashes, record_tasks
 from muster.console.session import Session, as_table
 from muster.errors import CheckError, UsageError
 from muster.protocol.metric_names import UNENDED_ALARM, UNENDED_HINT
@@ -58,7 +51,7 @@ async def filter_(
     task_set = await asyncio.to_thread(TaskSet.open, tasks)
     tasks_before = task_set.document.train_count
     identity = {name: value.hex() for name, value in (await asyncio.to_thread(model_hashes, model)).items()}
-    identity |= {"task_root": task_set.root.hex(), **sampling_document(sampling)}
+    identity |= {"task_root": task_set.root.hex(), **asdict(sampling)}
     request = EvalRequest(
         model=model, tasks=tasks, root=task_set.root, part="train", count=tasks_before, sampling=sampling
     )

@@ -52,11 +52,6 @@ class OperatorWallet:
     raw: bool = False
     password: str = field(default="", repr=False)
 
-    @property
-    def address(self) -> str:
-        """Return its address without its password; "" where that cannot be."""
-        return "" if self.is_new or self.raw else read_address(self.path)
-
     def unlock(self, chain_id: int) -> Signer:
         """Return the key; make it where there is none. Takes about a second on purpose. Raises ConfigError."""
         if self.raw:
