@@ -17,7 +17,7 @@ from muster.chain.cursor import EventBatch
 from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.contracts.court import CaseOpened
 from muster.contracts.runs import HourSealed, WorkCommitted
-from muster.protocol.counting import Tally
+from muster.protocol.counting import Tally, records_of
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.looks import Record
 from muster.protocol.messages import LookList, RowCheck, ShownLooks, Verdict
@@ -46,11 +46,8 @@ SCHEMA: Final = (
         validator TEXT, node TEXT, idx INTEGER, root TEXT, position INTEGER, kind TEXT, hour INTEGER NOT NULL,
         step INTEGER NOT NULL, outcome TEXT, listed INTEGER, rank INTEGER NOT NULL,
         PRIMARY KEY (validator, node, idx, root, position, kind))""",
-    "CREATE TABLE IF NOT EXISTS lists (hour INTEGER PRIMARY KEY, shown TEXT NOT NULL, sent INTEGER NOT NULL DEFAULT 0)",
-    """CREATE TABLE IF NOT EXISTS records (
-        validator TEXT PRIMARY KEY, total TEXT NOT NULL, refuted_at TEXT NOT NULL, barred_until INTEGER NOT NULL)""",
-    """CREATE TABLE IF NOT EXISTS void (
-        validator TEXT, node TEXT, idx INTEGER, why TEXT NOT NULL, PRIMARY KEY (validator, node, idx))""",
+    """CREATE TABLE IF NOT EXISTS lists (
+        hour INTEGER PRIMARY KEY, shown TEXT NOT NULL, tally TEXT NOT NULL, sent INTEGER NOT NULL DEFAULT 0)""",
     "CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
 )
 
@@ -300,25 +297,22 @@ class LookJournal(Journal):
 
     def tally(self) -> Tally:
         """Return what the lists so far say."""
-        records = {
-            row["validator"]: Record(int(row["total"]), json.loads(row["refuted_at"]), row["barred_until"])
-            for row in self.rows("SELECT * FROM records")
-        }
-        void = {(row["validator"], row["node"], row["idx"]): row["why"] for row in self.rows("SELECT * FROM void")}
-        return Tally(records, void)
+        said = self.value("SELECT tally FROM lists ORDER BY hour DESC LIMIT 1")
+        records, void = json.loads(said) if said else ({}, [])
+        return Tally(
+            {who: Record(**one) for who, one in records.items()},
+            {(who, node, index): why for who, node, index, why in void},
+        )
 
     def keep_list(self, hour: int, shown: ShownLooks, tally: Tally, checks: Sequence[RowCheck]) -> None:
         """Keep an hour's list, and delete what is no longer needed of it and the hours before."""
+        said = {who: vars(one) for who, one in tally.records.items()}, [[*key, why] for key, why in tally.void.items()]
         with self.transaction():
-            self.execute("INSERT INTO lists (hour, shown) VALUES (?, ?)", hour, shown.model_dump_json())
+            self.execute(
+                "INSERT INTO lists (hour, shown, tally) VALUES (?, ?, ?)",
+                *(hour, shown.model_dump_json(), json.dumps(said)),
+            )
             self.execute("DELETE FROM lists WHERE hour < ? AND sent", hour - KEPT_HOURS)
-            self.execute("DELETE FROM records")
-            self.execute("DELETE FROM void")
-            for who, one in tally.records.items():
-                about = str(one.total), json.dumps(one.refuted_at), one.barred_until
-                self.execute("INSERT INTO records VALUES (?, ?, ?, ?)", who, *about)
-            for (who, node, index), why in tally.void.items():
-                self.execute("INSERT INTO void VALUES (?, ?, ?, ?)", who, node, index, why)
             for one in checks:
                 kind = "rejection" if one.outcome == "refuted" or one.position is None else "numbers"
                 position = NO_ROW if one.position is None else one.position
@@ -334,8 +328,7 @@ class LookJournal(Journal):
 
     def adopt(self, shown: ShownLooks, found: LookList) -> None:
         """Go on from a list that another journal of this trainer made, which was lost."""
-        records = {one.validator: Record(one.total, one.refuted_at, one.barred_until) for one in found.totals}
-        self.keep_list(found.hour, shown, Tally(records), ())
+        self.keep_list(found.hour, shown, Tally(records_of(found)), ())
         self.sent(found.hour)
 
     def unsent(self) -> list[ShownLooks]:

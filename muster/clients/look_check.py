@@ -16,7 +16,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts.court import CaseOpened
 from muster.contracts.runs import HourSealed, WorkCommitted
 from muster.errors import CheckError, MalformedError, MismatchError, UnreachableError
-from muster.protocol.counting import LookKey, Tally, count_hour, key_of
+from muster.protocol.counting import LookKey, Tally, count_hour, key_of, records_of
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import SETTLE_HOURS, Record
 from muster.protocol.messages import MAX_LISTED, ListedLook, LookList, RowCheck, Verdict
@@ -156,7 +156,7 @@ class LookCheck:
         tally, report = Tally(), self.report
         for hour in sorted(hour for hour in lists if hour < found.hour):
             self._count(tally, lists[hour])
-            tally.records |= _records(lists[hour])
+            tally.records |= records_of(lists[hour])
 
         # 2. This one's looks.
         counted = self._count(tally, found)
@@ -180,7 +180,7 @@ class LookCheck:
         for check in found.checks:
             if check.outcome == "false" and check.position not in drawn.get(key_of(check), ()):
                 report.differences.append(f"a row is listed as false, and is of no look: {_of(check)}")
-        listed = _records(found)
+        listed = records_of(found)
         for who in sorted(tally.records.keys() | listed.keys()):
             if tally.records.get(who, Record()) != listed.get(who, Record()):
                 report.differences.append(f"{who}'s total, or until when it is barred, does not follow from the lists")
@@ -261,10 +261,6 @@ def _is_signed(reader: LooksReader, verdict: Verdict) -> bool:
     except CheckError:
         return False
     return True
-
-
-def _records(found: LookList) -> dict[str, Record]:
-    return {one.validator: Record(one.total, one.refuted_at, one.barred_until) for one in found.totals}
 
 
 def _about(one: RowCheck) -> tuple[LookKey, str, bool]:

@@ -13,7 +13,6 @@ from typing import Final
 
 from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
-from muster.clients.transport import parse_answer
 from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.contracts import wages
 from muster.contracts.codec import Transaction
@@ -21,11 +20,11 @@ from muster.contracts.runs import HourSealed
 from muster.contracts.wages import Posted, Pot
 from muster.errors import CheckError, MalformedError, MismatchError, RefusedError
 from muster.protocol.draws import opens_chain
-from muster.protocol.eip712 import Domain, recover_signer
-from muster.protocol.hashes import content_hash
+from muster.protocol.eip712 import Domain
 from muster.protocol.keys import RunKeys
 from muster.protocol.looks import Seat, call_order, settles_at, wages_tree
 from muster.protocol.messages import LookList, ShownLooks
+from muster.protocol.receipts import read_looks
 from muster.protocol.terms import Terms
 from muster.verification.look_facts import CalledWork, ShownLink
 from muster.verification.rules import CommittedWork
@@ -38,17 +37,12 @@ NOT_FOUND: Final = 404
 
 def check_list(where: Domain, shown: ShownLooks, run: int, keys: RunKeys) -> LookList:
     """Return a list of this run. Raises CheckError unless its trainer signed it, of when it was due or later."""
-    said = shown.statement
-    signer = recover_signer(where, said)
-    if signer.lower() not in {one.keys.trainer.lower() for one in keys.since(settles_at(said.hour))}:
-        raise MismatchError(f"the looks of hour {said.hour} are signed by {signer}, which was not the run's trainer")
-    if content_hash(shown.text.encode()) != said.text_hash:
-        raise MismatchError(f"the list of hour {said.hour} is not the one that is signed")
-    found = parse_answer(LookList, shown.text.encode())
-    if (found.run, found.hour) != (run, said.hour):
-        raise MismatchError(f"a list of run {found.run} and hour {found.hour} is signed as one of hour {said.hour}")
+    hour = shown.statement.hour
+    found = read_looks(where, shown, {one.keys.trainer for one in keys.since(settles_at(hour))})
+    if found.run != run:
+        raise MismatchError(f"the list is of run {found.run}, not of run {run}")
     if len({one.validator.lower() for one in found.totals}) != len(found.totals):
-        raise MalformedError(f"the list of hour {said.hour} names a validator's total twice")
+        raise MalformedError(f"the list of hour {hour} names a validator's total twice")
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from muster.protocol.looks import PlacedLook, Record, settles_at, voided_with
-from muster.protocol.messages import RowCheck
+from muster.protocol.messages import LookList, RowCheck
 from muster.protocol.reasons import Why
 
 LookKey = tuple[str, str, int]
@@ -20,6 +20,11 @@ LookKey = tuple[str, str, int]
 
 def key_of(one: PlacedLook | RowCheck) -> LookKey:
     return one.validator, one.node, one.index
+
+
+def records_of(found: LookList) -> dict[str, Record]:
+    """Return what a list says of each validator."""
+    return {one.validator: Record(one.total, one.refuted_at, one.barred_until) for one in found.totals}
 
 
 @dataclass

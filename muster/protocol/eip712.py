@@ -157,12 +157,6 @@ def recover_signer(where: Domain, message: SignedMessage) -> str:
     return recover(where.digest(struct_of(type(message)), values_of(message)), message.signature)
 
 
-def recover_public_key(where: Domain, message: SignedMessage) -> bytes:
-    """Return the compressed public key that signed a message, 33 bytes. Raises MalformedError as `recover`."""
-    digest = where.digest(struct_of(type(message)), values_of(message))
-    return _recover(digest, message.signature).format(compressed=True)
-
-
 def recover(digest: bytes, signature: str) -> str:
     """Return the checksummed address that signed `digest`.
 

@@ -40,9 +40,9 @@ def test_a_list_is_its_trainers() -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (shown(OTHER), "which was not the run's trainer"),
-        (shown(hour=HOUR + 1), "is signed as one of hour"),
-        (shown().model_copy(update={"text": shown().text.replace('"5"', '"6"')}), "not the one that is signed"),
+        (shown(OTHER), "which is not the run's trainer"),
+        (shown(hour=HOUR + 1), "another hour or run"),
+        (shown().model_copy(update={"text": shown().text.replace('"5"', '"6"')}), "for another text"),
     ],
     ids=["another's", "another hour's", "changed"],
 )
