@@ -12,6 +12,7 @@ MusterError
 │   ├── MalformedError     bytes that do not parse, are too large, or break the schema
 │   ├── MismatchError      a hash, root or signature does not match
 │   └── RefusedError       a service answered with a problem document
+│       └── NotFoundError  it does not have what was asked for
 ├── StorageError           a file could not be kept or found; exit code 5
 │   └── StorageConfigError the storage that the settings name cannot serve; exit code 78
 └── FinishedError          nothing is left to do, and nothing is wrong; exit code 0
@@ -99,6 +100,10 @@ class RefusedError(CheckError):
         super().__init__(message, hint=hint)
         self.status = status
         self.title = title
+
+
+class NotFoundError(RefusedError):
+    pass
 
 
 class StorageError(MusterError):

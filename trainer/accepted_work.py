@@ -18,15 +18,22 @@ from eth_utils.address import to_checksum_address
 
 from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
+from muster.clients.run_data import fetch_rollouts
 from muster.contracts import runs
 from muster.contracts.registry import Role, Status
-from muster.errors import ChainError, CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
+from muster.errors import (
+    ChainError,
+    CheckError,
+    MalformedError,
+    MismatchError,
+    NotFoundError,
+    RefusedError,
+    UnreachableError,
+)
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import AcceptedCommitment
 from muster.protocol.receipts import check_verdict
 from muster.protocol.terms import Terms
-from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from trainer.batches import FileRef, WorkFile, check_rows
@@ -37,7 +44,6 @@ FETCHES: Final = 4
 GONE_SECONDS: Final = 300.0
 """A file that no poll finds for so long is refused: what was accepted had been uploaded. A chain that does not show yet
 what the orchestrator has seen there is waited for as long."""
-NOT_FOUND: Final = 404
 BONDED: Final = (Status.ACTIVE, Status.RETIRED)
 """States in which a validator's acceptance counts: its stake is still locked, also while it leaves."""
 
@@ -148,11 +154,8 @@ class AcceptedWork:
     async def fetch(self, ref: FileRef) -> WorkFile:
         """Fetch a file of a closed batch. Raises CheckError when it is not the one that the batch names."""
         async with self._gate:
-            data = await self.client.get_file(ref.file_hash)
-            rollouts = await self.reader.read(data, FileLimits.from_terms(self.terms))
-            root = await asyncio.to_thread(lambda: rollout_tree(rollouts).root)
-        if root != hash_bytes(ref.root):
-            raise MismatchError(f"the rollouts of {ref.file_hash} have root 0x{root.hex()}, not {ref.root}")
+            name, root = ref.file_hash, hash_bytes(ref.root)
+            rollouts = await fetch_rollouts(self.client, self.reader, name, root, self.terms)
         if ref.grades:
             rollouts = with_grades(rollouts, ref.grades)
         check_rows(rollouts, self.run, ref, self.terms, self.vocabulary)
@@ -168,7 +171,7 @@ class AcceptedWork:
             ref = FileRef(work.step, work.node, work.index, work.file_hash, work.root)
             return await self.fetch(ref)
         except _NOT_OF_THE_FILE as error:
-            if isinstance(error, _UnseenError) or (isinstance(error, RefusedError) and error.status == NOT_FOUND):
+            if isinstance(error, _UnseenError | NotFoundError):
                 if time.monotonic() - since > GONE_SECONDS:
                     return f"for {GONE_SECONDS:g} s now: {error}"
                 self._gone[work.file_hash] = since

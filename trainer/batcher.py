@@ -7,13 +7,13 @@ import time
 from collections import deque
 from typing import Final
 
-from muster.errors import TRANSIENT, CheckError, MalformedError, RefusedError
+from muster.errors import TRANSIENT, CheckError, MalformedError, NotFoundError, RefusedError
 from muster.protocol.messages import Demand
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.settings.schema import TrainerSettings
-from trainer.accepted_work import NOT_FOUND, AcceptedWork
+from trainer.accepted_work import AcceptedWork
 from trainer.batches import Batch, BatchTerms, WorkFile, close_batch, too_stale
 from trainer.learner import Learner
 from trainer.publisher import Publisher
@@ -63,7 +63,7 @@ class Batcher:
             try:
                 fetched = await self._publisher.retry(lambda: asyncio.gather(*map(self._work.fetch, closed.files)))
             except CheckError as error:
-                if isinstance(error, RefusedError) and error.status != NOT_FOUND:
+                if isinstance(error, RefusedError) and not isinstance(error, NotFoundError):
                     raise
                 log.error("the closed batch cannot be fetched any more; closing another", error=str(error))
                 learner.checkpoints.drop_batch(learner.step)

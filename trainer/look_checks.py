@@ -20,22 +20,19 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from muster.clients.looks import NOT_FOUND
 from muster.clients.orchestrator import OrchestratorClient
-from muster.clients.run_data import CheckpointFetcher, RunTasks
+from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_rollouts
 from muster.errors import (
     TRANSIENT,
     CheckError,
     MalformedError,
     MismatchError,
     MusterError,
-    RefusedError,
+    NotFoundError,
     UnreachableError,
 )
-from muster.protocol.hashes import hash_bytes
+from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.reasons import REASONS
-from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
@@ -195,9 +192,7 @@ class LookChecker:
             rollouts = await self._rollouts(c)
         except (MalformedError, MismatchError):  # rows that cannot be replayed
             return ["false" if look.verdict.accepted else "cannot"] * len(checks)
-        except RefusedError as error:
-            if error.status != NOT_FOUND:
-                raise
+        except NotFoundError:
             return ["cannot"] * len(checks)
         rows = [
             RowToCheck(rollouts[p], claimed[places[p]], look.seeds, look.verdict.accepted)
@@ -226,11 +221,10 @@ class LookChecker:
     async def _rollouts(self, c: CommittedWork) -> list[Rollout]:
         """Return the rows of a commitment. Raises CheckError where the model cannot score them, and as the client."""
         upload = await self.client.upload(c.run, c.node, c.index, c.root)
-        name, root, terms = upload.receipt.file_hash, "0x" + c.root.hex(), self.rules.terms
-        rollouts = await self.reader.read(await self.client.get_file(name), FileLimits.from_terms(terms))
-        if (await asyncio.to_thread(rollout_tree, rollouts)).root != c.root:
-            raise MismatchError(f"the file of commitment {c.index} of {c.node} is another")
-        check_rows(rollouts, c.run, FileRef(c.step, c.node, c.index, name, root), terms, self.rules.model.vocabulary)
+        name, terms = upload.receipt.file_hash, self.rules.terms
+        rollouts = await fetch_rollouts(self.client, self.reader, name, c.root, terms)
+        ref = FileRef(c.step, c.node, c.index, name, hex_hash(c.root))
+        check_rows(rollouts, c.run, ref, terms, self.rules.model.vocabulary)
         return rollouts
 
     async def _replay(self, c: CommittedWork, rows: Sequence[RowToCheck]) -> list[Outcome]:

@@ -20,13 +20,13 @@ from eth_utils.address import to_checksum_address
 
 from muster.chain.client import Chain
 from muster.chain.cursor import EventCursor
-from muster.clients.looks import NOT_FOUND, check_list, read_call, root_of, shown_links
+from muster.clients.looks import check_list, read_call, root_of, shown_links
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.contracts import wages
 from muster.contracts.court import CaseOpened
 from muster.contracts.runs import HourSealed, WorkCommitted
-from muster.errors import CheckError, RefusedError
+from muster.errors import CheckError, NotFoundError, RefusedError
 from muster.protocol.counting import LookKey, Tally, count_hour, key_of
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
@@ -47,7 +47,7 @@ from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.files import write_durably
 from muster.runtime.loop import IDLE, Next
-from muster.verification.look_facts import ArrivedLook, CalledWork, judge_arrived, takers_of
+from muster.verification.look_facts import ArrivedLook, CalledWork, judge_arrived, named_row, takers_of
 from muster.verification.profiles import Profile
 from muster.verification.rules import CommittedWork
 from trainer.look_journal import NO_ROW, DueCheck, LookJournal
@@ -187,9 +187,7 @@ class LookKeeper:
         """Go on from the run's latest list where this journal has none: it may be a new one."""
         try:
             shown = await self.client.looks(self.run)
-        except RefusedError as error:
-            if error.status != NOT_FOUND:
-                raise
+        except NotFoundError:
             return
         self.journal.adopt(shown, check_list(self.client.domain, shown, self.run, await self.chain.keys(self.run)))
 
@@ -201,11 +199,9 @@ class LookKeeper:
         for one, c in self.journal.rejections(seen):
             if c.block + SAMPLE_BLOCKS > self._seen or not await self._takes_place(one, c):
                 continue  # what decides nothing is not worth a replay: others' rejections could keep all checks waiting
-            named = one.position is not None and one.position < self.terms.positions
-            row = one.position if one.position is not None and named else NO_ROW
-            self.journal.add(
-                [DueCheck(one.validator, c.node, c.index, one.root, row, c.hour, c.step, "rejection", REJECTION)]
-            )
+            row = NO_ROW if (named := named_row(one, self.terms)) is None else named
+            about = one.validator, c.node, c.index, one.root, row, c.hour, c.step
+            self.journal.add([DueCheck(*about, "rejection", REJECTION)])
 
     async def _takes_place(self, verdict: Verdict, c: CommittedWork) -> bool:
         known = self.journal.known_of(c.node, c.index) or await self._called(c)

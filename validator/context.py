@@ -61,7 +61,7 @@ class RunVerificationContext:
             raise UnreachableError(f"the tasks of the draw cannot be fetched: {error}", hint=error.hint) from error
 
     async def upload(self, commitment: CommittedWork) -> Upload:
-        """Fetch an upload signed by storage and node. Raises RefusedError 404 when there is none, and CheckError."""
+        """Fetch an upload signed by storage and node. Raises NotFoundError when there is none, and CheckError."""
         c = commitment
         upload = await self.client.upload(c.run, c.node, c.index, c.root)
         check_signatures(upload, c, await self.keys(), self.domain)
@@ -71,7 +71,7 @@ class RunVerificationContext:
         return await self.chain.keys(self.rules.run)
 
     async def file(self, name: str) -> bytes:
-        """Fetch a rollout file by hash; RefusedError with status 404 when the storage says that it has none."""
+        """Fetch a rollout file by hash; NotFoundError when the storage says that it has none."""
         return await self.client.get_file(name)
 
     async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:

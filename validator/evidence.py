@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from muster.constants import SAMPLE_BLOCKS
-from muster.errors import CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
+from muster.errors import CheckError, MalformedError, MismatchError, NotFoundError, UnreachableError
 from muster.protocol.draws import Draw
 from muster.protocol.hashes import keccak
 from muster.protocol.messages import Upload
@@ -67,13 +67,13 @@ async def verify_evidence(
 
 
 async def fetch_work(commitment: CommittedWork, context: RunVerificationContext) -> tuple[Upload, bytes]:
-    """Fetch a commitment's upload and file. Raises RefusedError where the storage has none, or UnreachableError."""
+    """Fetch a commitment's upload and file. Raises NotFoundError where the storage has none, or UnreachableError."""
     try:
         upload = await context.upload(commitment)
         return upload, await context.file(upload.receipt.file_hash)
+    except NotFoundError:
+        raise
     except CheckError as error:
-        if isinstance(error, RefusedError) and error.status == 404:
-            raise
         raise UnreachableError(f"the storage does not deliver what it should: {error}") from error
 
 
@@ -129,7 +129,7 @@ async def _verify(
 async def _verify_missing(commitment: CommittedWork, context: RunVerificationContext) -> Inspection:
     try:
         await fetch_work(commitment, context)
-    except RefusedError as error:
+    except NotFoundError as error:
         return judge_missing(str(error))
     return judge_missing(None)
 

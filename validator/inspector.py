@@ -12,7 +12,7 @@ from typing import Final
 
 from muster.chain.keys import Signer
 from muster.constants import SAMPLE_BLOCKS
-from muster.errors import CheckError, RefusedError, UnreachableError
+from muster.errors import CheckError, NotFoundError, UnreachableError
 from muster.protocol.draws import Draw, draw_pool, draw_rows
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
@@ -53,7 +53,7 @@ async def inspect_commitment(
     await context.ensure_tasks((group.task for group in draw.groups), commitment.step)
     try:
         upload, data = await fetch_work(commitment, context)
-    except RefusedError as error:
+    except NotFoundError as error:
         if not missing_counts:
             raise UnreachableError(f"the file cannot be fetched: {error}") from error
         return from_static(Finding("data_missing", detail=str(error)))

@@ -18,7 +18,7 @@ from muster.chain.client import Chain, vote_hash
 from muster.chain.types import Block
 from muster.contracts import court, runs
 from muster.contracts.court import BallotState, Outcome
-from muster.errors import CheckError, MusterError, RefusedError, RevertError, UnreachableError
+from muster.errors import CheckError, MusterError, NotFoundError, RevertError, UnreachableError
 from muster.protocol.kinds import kind_of
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
@@ -89,7 +89,7 @@ class Juror:
             try:
                 data = await self.context.client.get_evidence(case.evidence)
             except (UnreachableError, CheckError) as error:
-                if isinstance(error, RefusedError) and error.status == 404:
+                if isinstance(error, NotFoundError):
                     self._without_evidence.add(case.case_id)
                 raise CannotVerifyError(f"the evidence cannot be fetched: {error}") from error
             opened_in = await self.chain.block_hash(case.block)

@@ -103,7 +103,7 @@ class Producer:
         """Generate the work of an index, score and save it, unless the step is sat out."""
         checkpoint = fetched.checkpoint
         draw = rules.draw(await self._context.chain.draw_source(self._context.node), index)
-        await tasks.ensure(draw, rules.at(checkpoint.step).task_set.epoch)
+        await tasks.ensure_slots((group.task for group in draw.groups), rules.at(checkpoint.step).task_set.epoch)
         assignment = Assignment(checkpoint.step, index, draw)
         requests = await asyncio.to_thread(make_requests, assignment, rules)
         started = time.monotonic()

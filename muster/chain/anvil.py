@@ -20,7 +20,7 @@ import httpx2
 from muster.constants import CHAIN_ANVIL, TOKEN
 from muster.errors import ConfigError, UnreachableError
 from muster.runtime.files import write_atomically
-from muster.runtime.tls import tls_context
+from muster.runtime.tls import http_client
 
 if TYPE_CHECKING:
     from muster.chain.connection import Web3
@@ -127,14 +127,10 @@ class LocalChain:
         body = {"jsonrpc": "2.0", "id": 1, "method": "anvil_dumpState", "params": []}
         try:
             # A state may be larger than what the provider takes from an endpoint.
-            async with (
-                self._paused(),
-                httpx2.AsyncClient(
-                    timeout=SAVE_SECONDS, trust_env=False, verify=tls_context(trust_env=False)
-                ) as client,
-            ):
+            url = self.web3.provider.url
+            async with self._paused(), http_client(url, SAVE_SECONDS) as client:
                 await self.mine()  # after the block that is being mined
-                answer = await client.post(self.web3.provider.url, json=body)
+                answer = await client.post(url, json=body)
         except httpx2.TransportError as error:
             raise UnreachableError(f"the chain's state cannot be saved: {error}") from error
 

@@ -15,7 +15,7 @@ import httpx2
 
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError
 from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry, retry_after
-from muster.runtime.tls import tls_context
+from muster.runtime.tls import http_client
 from muster.settings.sources import mask
 
 ErrorKind = Literal[
@@ -76,7 +76,6 @@ def error_kind(code: int, text: str, revert_data: bytes = b"") -> ErrorKind:
 
 
 ATTEMPTS: Final = 5
-CONNECT_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 MAX_BATCH: Final = 10
 """Calls in one round trip; public endpoints refuse more."""
@@ -111,13 +110,8 @@ class BoundedProvider:
             raise ConfigError(f"chain.rpc_url {mask(url)!r} is not http:// or https://", hint="set chain.rpc_url")
         self.url = url
         self.timeout = timeout
-        trust_env = httpx2.URL(url).host not in ("127.0.0.1", "localhost", "::1")
-        self._client = httpx2.AsyncClient(
-            timeout=httpx2.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
-            limits=httpx2.Limits(max_connections=16, max_keepalive_connections=8, keepalive_expiry=15),
-            trust_env=trust_env,
-            verify=tls_context(trust_env=trust_env),
-        )
+        limits = httpx2.Limits(max_connections=16, max_keepalive_connections=8, keepalive_expiry=15)
+        self._client = http_client(url, timeout, limits=limits)
 
     async def __aenter__(self) -> Self:
         return self

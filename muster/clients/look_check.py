@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from muster.clients.looks import LooksReader, read_call, shown_links
-from muster.clients.run_data import CheckpointFetcher
+from muster.clients.run_data import CheckpointFetcher, fetch_rollouts
 from muster.constants import HOUR_SECONDS
 from muster.contracts.court import CaseOpened
 from muster.contracts.runs import HourSealed, WorkCommitted
-from muster.errors import CheckError, MalformedError, MismatchError, UnreachableError
+from muster.errors import CheckError, MalformedError, UnreachableError
 from muster.protocol.counting import LookKey, Tally, count_hour, key_of, records_of
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import SETTLE_HOURS, Record
@@ -23,11 +23,9 @@ from muster.protocol.messages import MAX_LISTED, ListedLook, LookList, RowCheck,
 from muster.protocol.reasons import REASONS
 from muster.protocol.receipts import check_verdict
 from muster.protocol.terms import Terms
-from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.verification.look import decode_look
-from muster.verification.look_facts import ArrivedLook, judge_arrived
+from muster.verification.look_facts import ArrivedLook, judge_arrived, named_row
 from muster.verification.model import check_row, shares_rejection
 from muster.verification.profiles import Profile
 from muster.verification.replay import Replayer
@@ -129,10 +127,9 @@ class LookCheck:
             if check.outcome != "refuted" and (verdict is None or verdict.accepted):
                 continue  # another verdict has come since: this one holds nothing back, and takes nothing
             opened = [seconds[one.at.block] for one in cases if (one.node, one.index) == (check.node, check.index)]
-            named = None if verdict is None or not _names_row(verdict, self.terms) else verdict.position
-            is_so = verdict is not None and not verdict.accepted and named == check.position
+            is_so = verdict and not verdict.accepted and check.position == named_row(verdict, self.terms)
             if not is_so or any(second <= came for second in opened) or _about(check) in before:
-                self._differ(f"a rejection is listed as {check.outcome}, and is not so: {_of(check)}")
+                self.report.differences.append(f"a rejection is listed as {check.outcome}, and is not so: {_of(check)}")
             before.add(_about(check))
 
     async def _verdicts(self, first: int) -> dict[tuple[str, int, str], list[tuple[Verdict, int]]]:
@@ -160,9 +157,9 @@ class LookCheck:
 
         # 2. This one's looks.
         counted = self._count(tally, found)
-        expected = {_key(one): (one.placed.wage, one.why) for one in self._looks.get(found.hour, [])}
+        expected = {key_of(one.placed): (one.placed.wage, one.why) for one in self._looks.get(found.hour, [])}
         report.hour, report.looks, report.checks = found.hour, len(found.looks), len(found.checks)
-        said = {(one.validator, one.node, one.index): one for one in found.looks}
+        said = {key_of(one): one for one in found.looks}
         for key in sorted(expected.keys() | said.keys()):
             listed = said.get(key)
             if listed is None and len(found.looks) == MAX_LISTED:
@@ -176,7 +173,8 @@ class LookCheck:
         report.wages = sum(one.counted for one in found.looks)
 
         # 3. What follows for validators.
-        drawn = {_key(one): one.rows(self.terms) for looks in self._looks.values() for one in looks if one.why is None}
+        arrived = [one for looks in self._looks.values() for one in looks if one.why is None]
+        drawn = {key_of(one.placed): one.rows(self.terms) for one in arrived}
         for check in found.checks:
             if check.outcome == "false" and check.position not in drawn.get(key_of(check), ()):
                 report.differences.append(f"a row is listed as false, and is of no look: {_of(check)}")
@@ -187,7 +185,7 @@ class LookCheck:
 
     def _count(self, tally: Tally, found: LookList) -> dict[LookKey, str | None]:
         """Count a list's hour into a tally; what it says is unfunded counts nothing."""
-        unfunded = {(one.validator, one.node, one.index) for one in found.looks if one.why == "unfunded"}
+        unfunded = {key_of(one) for one in found.looks if one.why == "unfunded"}
         hours = range(found.hour, found.hour + SETTLE_HOURS + 1)
         looks = [one.placed for hour in hours for one in self._looks.get(hour, ()) if one.why is None]
         money = sum(look.wage for look in looks)
@@ -203,7 +201,7 @@ class LookCheck:
         """
         found = await self.reader.list(report.hour)
         assert found is not None, "it was counted"
-        looks = {_key(one): one for hour in self._looks.values() for one in hour}
+        looks = {key_of(one.placed): one for hour in self._looks.values() for one in hour}
         replayer: Replayer | None = None
         for check in found.checks:
             look, c = looks.get(key_of(check)), self._works.get((check.node, check.index))
@@ -216,11 +214,15 @@ class LookCheck:
                 rows = look.rows(self.terms)
                 claimed = decode_look(look.verdict.look, len(rows), self.profile)
                 if claimed is None or check.position not in rows:
-                    self._differ(f"{check.validator} has no numbers of the row that is checked: {_of(check)}")
+                    report.differences.append(
+                        f"{check.validator} has no numbers of a row that is checked: {_of(check)}"
+                    )
                     continue
             elif not self._is_of_replay(check):
                 continue
-            row = (await fetch_rows(self.reader, rollouts, c, self.terms))[check.position]
+            client = self.reader.client
+            name = (await client.upload(c.run, c.node, c.index, c.root)).receipt.file_hash
+            row = (await fetch_rollouts(client, rollouts, name, c.root, self.terms))[check.position]
             async with checkpoints.used(c.step) as folder:
                 if replayer is None:
                     replayer = await asyncio.to_thread(Replayer, folder, self.profile, self.terms.temperature)
@@ -233,7 +235,7 @@ class LookCheck:
                         lambda given=given, by=look.verdict: check_row(*given, accepted=by.accepted)
                     )
             if outcome not in (check.outcome, "cannot"):
-                self._differ(f"a row is {outcome}, and the list says {check.outcome}: {_of(check)}")
+                report.differences.append(f"a row is {outcome}, and the list says {check.outcome}: {_of(check)}")
             report.replayed += check.outcome == outcome
 
     def _is_of_replay(self, check: RowCheck) -> bool:
@@ -241,18 +243,6 @@ class LookCheck:
         said = self._came.get((check.node, check.index, check.root), [])
         own = [one for one, _ in said if one.validator == check.validator]
         return any(one.reason is not None and REASONS[one.reason].shown_by == "replay" for one in own)
-
-    def _differ(self, how: str) -> None:
-        self.report.differences.append(how)
-
-
-async def fetch_rows(reader: LooksReader, rollouts: RolloutReader, c: CommittedWork, terms: Terms) -> list:
-    """Return the rows of a commitment. Raises CheckError where the file is another, and as the client."""
-    upload = await reader.client.upload(c.run, c.node, c.index, c.root)
-    rows = await rollouts.read(await reader.client.get_file(upload.receipt.file_hash), FileLimits.from_terms(terms))
-    if (await asyncio.to_thread(rollout_tree, rows)).root != c.root:
-        raise MismatchError(f"the file of commitment {c.index} of {c.node} is another")
-    return rows
 
 
 def _is_signed(reader: LooksReader, verdict: Verdict) -> bool:
@@ -268,16 +258,8 @@ def _about(one: RowCheck) -> tuple[LookKey, str, bool]:
     return key_of(one), one.root, _holds_nothing(one)
 
 
-def _names_row(verdict: Verdict, terms: Terms) -> bool:
-    return verdict.position is not None and verdict.position < terms.positions
-
-
 def _holds_nothing(one: RowCheck) -> bool:
     return one.outcome == "refuted" or one.position is None
-
-
-def _key(look: ArrivedLook) -> LookKey:
-    return look.placed.validator, look.placed.node, look.placed.index
 
 
 def _of(one: object) -> str:

@@ -18,7 +18,7 @@ from muster.contracts import wages
 from muster.contracts.codec import Transaction
 from muster.contracts.runs import HourSealed
 from muster.contracts.wages import Posted, Pot
-from muster.errors import CheckError, MalformedError, MismatchError, RefusedError
+from muster.errors import CheckError, MalformedError, MismatchError, NotFoundError, RefusedError
 from muster.protocol.draws import opens_chain
 from muster.protocol.eip712 import Domain
 from muster.protocol.keys import RunKeys
@@ -31,8 +31,6 @@ from muster.verification.rules import CommittedWork
 
 MAX_LISTS: Final = 48
 """Lists that are read back for the one whose root was posted."""
-
-NOT_FOUND: Final = 404
 
 
 def check_list(where: Domain, shown: ShownLooks, run: int, keys: RunKeys) -> LookList:
@@ -103,9 +101,7 @@ class LooksReader:
         """Return the list of an hour, else the latest, checked; None where there is none."""
         try:
             shown = await self.client.looks(self.run, hour)
-        except RefusedError as error:
-            if error.status != NOT_FOUND:
-                raise
+        except NotFoundError:
             return None
         return check_list(self.client.domain, shown, self.run, await self.chain.keys(self.run))
 

@@ -68,7 +68,7 @@ class OrchestratorClient(SignedClient):
         return parse_answer(UploadReceipt, answer)
 
     async def upload(self, run: int, node: str, index: int, root: bytes | str) -> Upload:
-        """Return which file a node uploaded for (index, root). RefusedError with status 404 when it uploaded none.
+        """Return which file a node uploaded for (index, root). NotFoundError when it uploaded none.
 
         Check it with `muster.protocol.receipts.check_upload` and `check_receipt` before using it as evidence.
         """
@@ -89,7 +89,7 @@ class OrchestratorClient(SignedClient):
     async def get_evidence(self, name: bytes | str) -> bytes:
         """Return an evidence bundle by its content hash, verified.
 
-        RefusedError with status 404 before a case on chain names it, but for who posted it.
+        NotFoundError before a case on chain names it, but for who posted it.
         """
         return await self._content("evidence", name, MAX_EVIDENCE_BYTES, signed=True)
 
@@ -133,7 +133,7 @@ class OrchestratorClient(SignedClient):
     async def looks(self, run: int, hour: int | None = None) -> ShownLooks:
         """Return what was counted of an hour's looks, else of the latest; `muster.clients.looks` checks it.
 
-        RefusedError with status 404 where there is none.
+        NotFoundError where there is none.
         """
         target = f"/v1/runs/{run}/looks/{'latest' if hour is None else hour}"
         answer = await self._call("GET", target, max_bytes=2 * MAX_LIST_CHARS, file_bytes=MAX_LIST_CHARS)
@@ -158,7 +158,7 @@ class OrchestratorClient(SignedClient):
         await self._call("PUT", f"/v1/runs/{run}/masters/{shown.epoch}", shown.to_bytes())
 
     async def shown_master(self, run: int, epoch: int) -> ShownMaster:
-        """Return the master of an epoch, to be checked by the terms. RefusedError with status 404: it is not shown."""
+        """Return the master of an epoch, to be checked by the terms. NotFoundError: it is not shown."""
         return await self._get(ShownMaster, f"/v1/runs/{run}/masters/{epoch}")
 
     # What follows from verdicts
@@ -183,7 +183,7 @@ class OrchestratorClient(SignedClient):
         await self._post(f"/v1/runs/{report.run}/steps", report)
 
     async def step_report(self, run: int, step: int) -> StepReport:
-        """Return the trainer's last report of a step. RefusedError with status 404 where there is none."""
+        """Return the trainer's last report of a step. NotFoundError where there is none."""
         return await self._get(StepReport, f"/v1/runs/{run}/steps/{step}")
 
     async def offer_relay(self, offer: RelayOffer) -> None:

@@ -21,9 +21,12 @@ from muster.environments.scoring import Scorers
 from muster.errors import CheckError, MismatchError, MusterError
 from muster.models.files import load_tokenizer, tokenizer_hash
 from muster.models.weights import check_scale
-from muster.protocol.draws import Draw
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.terms import Terms
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import FileLimits
+from muster.rollouts.reader import RolloutReader
+from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.runtime.files import write_durably
 from muster.sandbox.component import MAX_COMPONENT_BYTES, find_component, keep_component
@@ -82,10 +85,6 @@ class RunTasks:
         await tasks._fetch_components()
         return tasks
 
-    async def ensure(self, draw: Draw, epoch: int) -> None:
-        """Fetch the shards that the tasks of a draw in an epoch lie in, where they are not here."""
-        await self.ensure_slots((group.task for group in draw.groups), epoch)
-
     async def ensure_slots(self, slots: Iterable[int], epoch: int) -> None:
         """Fetch the shards that the tasks of these slots in an epoch lie in, where they are not here."""
         await self._fetch_shards(self.task_set.at(epoch).missing(slots))
@@ -113,6 +112,16 @@ class RunTasks:
             except CheckError:
                 data = await self._client.get_file(name, MAX_COMPONENT_BYTES)
                 await asyncio.to_thread(keep_component, name, data, self.components)
+
+
+async def fetch_rollouts(
+    client: OrchestratorClient, reader: RolloutReader, name: str, root: bytes, terms: Terms
+) -> list[Rollout]:
+    """Return the rows of a commitment's file. Raises MismatchError where they have another root, and as both do."""
+    rows = await reader.read(await client.get_file(name), FileLimits.from_terms(terms))
+    if (await asyncio.to_thread(rollout_tree, rows)).root != root:
+        raise MismatchError("the file is not what was committed to")
+    return rows
 
 
 async def fetch_profile(client: OrchestratorClient, terms: Terms, folder: Path) -> Profile:

@@ -8,6 +8,7 @@ UnreachableError, an answer too large or of the wrong shape MalformedError.
 from __future__ import annotations
 
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -15,7 +16,7 @@ import httpx2
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from muster.constants import SLOWEST_BYTES_PER_SECOND
-from muster.errors import ConfigError, MalformedError, RefusedError, UnreachableError
+from muster.errors import ConfigError, MalformedError, NotFoundError, RefusedError, UnreachableError
 from muster.protocol.eip712 import Domain, TypedSigner
 from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import Problem
@@ -24,7 +25,7 @@ from muster.runtime import telemetry
 from muster.runtime.closing import AsyncClosing
 from muster.runtime.documents import first_problem
 from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry, retry_after
-from muster.runtime.tls import tls_context
+from muster.runtime.tls import http_client
 
 if TYPE_CHECKING:
     from muster.chain.reads import ChainReader
@@ -39,12 +40,9 @@ MAX_SAID: Final = 600
 """Characters of each text of a refusal that are kept."""
 
 ATTEMPTS: Final = 6
-CONNECT_SECONDS: Final = 5.0
 
 INTRODUCE_SECONDS: Final = 60.0
 """A client with a key that has signed nothing for so long signs its next read, so that it is answered as a member."""
-
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 T = TypeVar("T")
 
@@ -74,13 +72,8 @@ class SignedClient(AsyncClosing):
         self._last_signed = float("-inf")
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"orchestrator url {url!r} is not http:// or https://", hint="set orchestrator.url")
-        trust_env = urlsplit(url).hostname not in _LOOPBACK
-        self._client = httpx2.AsyncClient(
-            timeout=httpx2.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
-            limits=httpx2.Limits(max_connections=8, max_keepalive_connections=4, keepalive_expiry=15),
-            trust_env=trust_env,
-            verify=tls_context(trust_env=trust_env),
-        )
+        limits = httpx2.Limits(max_connections=8, max_keepalive_connections=4, keepalive_expiry=15)
+        self._client = http_client(url, timeout, limits=limits)
 
     @classmethod
     def on_chain(cls, url: str, chain: ChainReader, signer: TypedSigner | None = None, *, timeout: float = 30) -> Self:
@@ -157,7 +150,8 @@ class SignedClient(AsyncClosing):
         if reply.status_code in TRY_AGAIN_STATUSES:
             wait = retry_after(reply.headers.get("retry-after", ""))
             raise self._try_again(method, url, f"{problem.title}: {problem.detail}", problem.hint, wait)
-        raise RefusedError(
+        refusal = NotFoundError if reply.status_code == HTTPStatus.NOT_FOUND else RefusedError
+        raise refusal(
             f"{problem.title}: {problem.detail}" if problem.detail else problem.title,
             status=reply.status_code,
             title=problem.title,

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from muster.protocol.looks import PlacedLook, Record, settles_at, voided_with
-from muster.protocol.messages import LookList, RowCheck
+from muster.protocol.messages import ListedLook, LookList, RowCheck
 from muster.protocol.reasons import Why
 
 LookKey = tuple[str, str, int]
 """Validator, node and index."""
 
 
-def key_of(one: PlacedLook | RowCheck) -> LookKey:
+def key_of(one: PlacedLook | RowCheck | ListedLook) -> LookKey:
     return one.validator, one.node, one.index
 
 

@@ -10,7 +10,6 @@ did it (format, size, memory, CPU time), UnreachableError that this machine coul
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -21,7 +20,7 @@ from muster.rollouts.parquet import Columns, FileLimits
 from muster.rollouts.sandbox import ANSWER, HEAD, PACKED_OVERHEAD, ParseStatus
 from muster.rollouts.schema import Rollout
 from muster.runtime.closing import AsyncClosing
-from muster.runtime.module_command import module_command
+from muster.runtime.module_command import bare_environment, module_command
 
 CPU_SECONDS: Final = 10.0
 """CPU time for one file. The largest honest one takes about a tenth of it."""
@@ -29,7 +28,6 @@ CPU_SECONDS: Final = 10.0
 WALL_SECONDS: Final = 60.0
 ATTEMPTS: Final = 2
 _GRACE_SECONDS: Final = 10.0
-_KEPT_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 
 
 class RolloutReader(AsyncClosing):
@@ -103,8 +101,7 @@ class RolloutReader(AsyncClosing):
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=1 << 20,
-                env={name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-                | {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"},
+                env=bare_environment(ARROW_DEFAULT_MEMORY_POOL="system", OMP_NUM_THREADS="1", MALLOC_ARENA_MAX="2"),
             )
         server = self.server
         try:

@@ -32,8 +32,8 @@ from muster.runtime import telemetry
 from muster.runtime.files import write_atomically
 from muster.runtime.retries import TRY_AGAIN_STATUSES, Repeats
 from muster.runtime.secret_files import read_secret
-from muster.runtime.tls import tls_context
-from muster.settings.schema import NotificationKind, NotifySettings, Settings, check_webhook, is_loopback
+from muster.runtime.tls import http_client
+from muster.settings.schema import NotificationKind, NotifySettings, Settings, check_webhook
 
 QUEUE_LIMIT: Final = 64
 """Notifications that wait to be sent; the oldest makes room for a newer one."""
@@ -294,15 +294,6 @@ class Notifier:
             document |= {"content": notification.text, "allowed_mentions": {"parse": []}}
         return document
 
-    def _client(self) -> httpx2.AsyncClient:
-        trust_env = not is_loopback(self._host)
-        return httpx2.AsyncClient(
-            timeout=self._timeout,
-            follow_redirects=False,
-            trust_env=trust_env,
-            verify=tls_context(trust_env=trust_env),
-        )
-
     async def _deliver(self, notification: Notification) -> None:
         """Send the oldest in the queue, in several attempts; it leaves the queue when it is sent or given up."""
         for pause in (*self._pauses, None):
@@ -326,7 +317,7 @@ class Notifier:
         try:
             async with (
                 asyncio.timeout(self._timeout),
-                self._client() as client,
+                http_client(self._url, self._timeout) as client,
                 client.stream("POST", self._url, content=body, headers=headers) as reply,
             ):
                 status = reply.status_code

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from muster.errors import UnreachableError
 from muster.runtime.closing import Closing
-from muster.runtime.module_command import module_command
+from muster.runtime.module_command import bare_environment, module_command
 from muster.sandbox.component import compiled, find_component
 from muster.sandbox.scorer import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES, Outcome, ScorerManifest
 from muster.sandbox.server import ANSWER, HEAD, CallStatus
@@ -31,7 +31,6 @@ START_SECONDS: Final = 60.0
 ATTEMPTS: Final = 2
 SHORT: Final = "is this machine short of memory or CPU? see ulimit -a, and vm.overcommit_memory"
 CLOSED: Final = "the sandbox was closed: this process is ending"
-_KEPT_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 
 
 class Sandbox(Closing):
@@ -144,7 +143,6 @@ class _ScorerProcess:
             return self._process
         self._end()
         command = module_command("muster.sandbox.server", self._code)
-        environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
         command = in_namespaces(command, readable=(self._code,))
         start = partial(
             subprocess.Popen[bytes],
@@ -152,7 +150,7 @@ class _ScorerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment | {"OMP_NUM_THREADS": "1", "RUST_BACKTRACE": "0"},
+            env=bare_environment(OMP_NUM_THREADS="1", RUST_BACKTRACE="0"),
             bufsize=0,
             close_fds=True,
         )

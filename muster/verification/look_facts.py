@@ -71,6 +71,11 @@ class ArrivedLook:
         )
 
 
+def named_row(verdict: Verdict, terms: Terms) -> int | None:
+    """Return the row that a rejection names; None where it names none."""
+    return None if verdict.position is None or verdict.position >= terms.positions else verdict.position
+
+
 def takers_of(
     known: CalledWork, came: Sequence[tuple[Verdict, int]], refuted: Collection[str], terms: Terms
 ) -> list[str]:

@@ -10,7 +10,7 @@ from muster.console.owner.grade_check import GradeCheck, GradeReport
 from muster.constants import MICRO
 from muster.contracts.codec import Event, Place
 from muster.contracts.runs import CheckpointPublished, WorkCommitted
-from muster.errors import MismatchError, RefusedError
+from muster.errors import MismatchError, NotFoundError, RefusedError
 from muster.grading.grades import UNSURE_FUEL, grades_hash, grades_text, parse_grades
 from muster.grading.masters import Masters
 from muster.protocol.batches import batch_leaf
@@ -44,7 +44,8 @@ def root_of(grades: str) -> bytes:
 
 
 def refused(status: int = 404) -> RefusedError:
-    return RefusedError("no", status=status, title="")
+    kind = NotFoundError if status == 404 else RefusedError
+    return kind("no", status=status, title="")
 
 
 @dataclass

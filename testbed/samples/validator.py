@@ -8,7 +8,7 @@ from muster.chain.cursor import EventBatch
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened
 from muster.contracts.runs import WorkCommitted
-from muster.errors import RefusedError
+from muster.errors import NotFoundError, RefusedError
 from muster.protocol.kinds import kind_of
 from muster.protocol.messages import Verdict
 from muster.verification.rules import CommittedWork
@@ -74,4 +74,5 @@ class Clock:
 
 
 def refusal(status: int) -> RefusedError:
-    return RefusedError("no", status=status, title="No")
+    kind = NotFoundError if status == 404 else RefusedError
+    return kind("no", status=status, title="No")

@@ -14,7 +14,7 @@ from muster.constants import SAMPLE_BLOCKS
 from muster.contracts.runs import WorkCommitted
 from muster.environments.rewards import length_reward
 from muster.environments.task import MAX_TASK_BYTES, Task
-from muster.errors import RefusedError, UnreachableError
+from muster.errors import NotFoundError, UnreachableError
 from muster.protocol.draws import Draw, draw_pool
 from muster.protocol.hashes import content_hash
 from muster.protocol.keys import RunKeys
@@ -153,7 +153,7 @@ class Context:
         if self.down:
             raise UnreachableError("down")
         if key not in things:
-            raise RefusedError("not here", status=404, title="not found")
+            raise NotFoundError("not here", status=404, title="not found")
         return things[key]
 
 

@@ -151,7 +151,7 @@ async def the_next_run(place: Place, task_set: TaskSet, author: str, folder: Pat
             for worker in WORKERS:
                 for index in range(COMMITMENTS):
                     draw = await chain.draw(run_fixture.run, run_fixture.key(worker).address, index)
-                    await tasks.ensure(draw, 1)
+                    await tasks.ensure_slots((group.task for group in draw.groups), 1)
                     for group in draw.groups:
                         drawn[tasks.task_set.task(group.task).author] += terms.group_size
             slot = next(slot for slot in range(10) if tasks.task_set.part(slot).name == "letters")

@@ -23,7 +23,7 @@ from muster.contracts import court, registry, runs
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Convicted, Role, Status
 from muster.contracts.runs import WorkCommitted
-from muster.errors import RefusedError
+from muster.errors import NotFoundError
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.protocol.keys import RunKeys
 from muster.protocol.kinds import kind_of
@@ -98,7 +98,7 @@ class Archive:
 
     async def file(self, name: str) -> bytes:
         if name not in self.files:
-            raise RefusedError("there is no such file", status=404, title="Not found")
+            raise NotFoundError("there is no such file", status=404, title="Not found")
         return self.files[name]
 
     async def get_evidence(self, name: bytes) -> bytes:

@@ -13,22 +13,19 @@ from typing import Final
 
 from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
-from muster.clients.run_data import RunTasks
+from muster.clients.run_data import RunTasks, fetch_rollouts
 from muster.contracts.runs import CheckpointPublished, WorkCommitted
-from muster.errors import CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
+from muster.errors import CheckError, MalformedError, MismatchError, NotFoundError, RefusedError, UnreachableError
 from muster.grading.grades import RowGrade, differences, parse_grades
 from muster.protocol.batches import batch_leaf
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.masters import check_master, earlier_master, epoch_of, epochs_trained
 from muster.protocol.merkle import LeafTree
-from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.verification.checks import grade_rows
 from muster.verification.rules import CommittedWork, Rules
 
 NO_BATCH: Final = bytes(32)
-NOT_FOUND: Final = 404
 
 
 @dataclass
@@ -105,9 +102,7 @@ class GradeCheck:
                 check_master(series, epoch, master)
             except MismatchError as error:
                 self.report.lies.append(str(error))
-            except RefusedError as error:
-                if error.status != NOT_FOUND:
-                    raise
+            except NotFoundError:
                 if epoch <= due:
                     self.report.lies.append(f"the master of epoch {epoch} is withheld, whose work trains nothing more")
             else:
@@ -173,9 +168,7 @@ class GradeCheck:
         ]
 
     async def _grade(self, work: CommittedWork, file_hash: str, master: bytes) -> tuple[RowGrade, ...]:
-        rows = await self.reader.read(await self.client.get_file(file_hash), FileLimits.from_terms(self.rules.terms))
-        if (await asyncio.to_thread(rollout_tree, rows)).root != work.root:
-            raise MismatchError("the file is not what was committed to")
+        rows = await fetch_rollouts(self.client, self.reader, file_hash, work.root, self.rules.terms)
         slots = {row.task for row in rows if 0 <= row.task < self.rules.task_set.size}
         await self.tasks.ensure_slots(slots, self._epoch(work.step))
         return await asyncio.to_thread(lambda: tuple(grade_rows(rows, self.rules, master)))

@@ -8,7 +8,7 @@ import pytest
 
 from muster.chain.keys import Signer
 from muster.contracts.registry import Node, Role, Status
-from muster.errors import ChainError, MusterError, RefusedError, UnreachableError
+from muster.errors import ChainError, MusterError, NotFoundError, RefusedError, UnreachableError
 from muster.protocol.eip712 import sign_message
 from muster.protocol.messages import AcceptedCommitment, Verdict
 from testbed.samples.commitments import WHERE
@@ -146,7 +146,7 @@ async def test_a_file_that_storage_lost_is_refused_after_a_while_and_until_then_
     accepted_work = accepted_work_of(Chain(), client)
 
     async def missing(name: str) -> bytes:
-        raise RefusedError("no such file", status=404, title="Not found")
+        raise NotFoundError("no such file", status=404, title="Not found")
 
     async def fine(work: AcceptedCommitment) -> None:
         return None

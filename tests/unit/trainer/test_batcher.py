@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from muster.errors import MismatchError, MusterError, RefusedError, UnreachableError
+from muster.errors import MismatchError, MusterError, NotFoundError, RefusedError, UnreachableError
 from muster.settings.schema import Settings
 from testbed.samples.trainer import FORGED, STEP, Chain, Orchestrator, accepted_work_of, trainer_with, work_file
 from trainer.accepted_work import AcceptedWork, PollResult
@@ -184,7 +184,7 @@ async def test_waiting_is_counted_from_when_the_step_is_on_chain(
 @pytest.mark.parametrize(
     ("trouble", "dropped"),
     [
-        (RefusedError("gone", status=404, title="NotFound"), True),
+        (NotFoundError("gone", status=404, title="NotFound"), True),
         (MismatchError("another root"), True),
         (RefusedError("down", status=503, title="Busy"), False),
         (UnreachableError("no answer"), False),

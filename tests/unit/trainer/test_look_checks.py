@@ -16,7 +16,7 @@ import pytest
 from muster.chain.cursor import EventBatch
 from muster.contracts.codec import Place
 from muster.contracts.runs import WorkCommitted
-from muster.errors import MismatchError, RefusedError, UnreachableError
+from muster.errors import MismatchError, NotFoundError, RefusedError, UnreachableError
 from muster.rollouts.schema import Rollout
 from muster.runtime.loop import AGAIN, IDLE
 from muster.verification.look import LookSeeds
@@ -175,7 +175,7 @@ class Client:
     [
         (MismatchError("another file"), True, "false"),
         (MismatchError("another file"), False, "cannot"),
-        (RefusedError("gone", status=404, title="Not found"), True, "cannot"),
+        (NotFoundError("gone", status=404, title="Not found"), True, "cannot"),
     ],
     ids=["accepted a wrong file", "rejected a wrong file", "no file"],
 )

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from muster.errors import MismatchError, RefusedError, UnreachableError
+from muster.errors import MismatchError, NotFoundError, UnreachableError
 from muster.protocol.draws import DrawSource
 from testbed.samples.commitments import SOURCE, commitment_of, drawn, rules
 from validator.context import RunVerificationContext
@@ -47,7 +47,7 @@ async def test_tasks_to_inspect_by_are_fetched() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [MismatchError("another shard"), RefusedError("none", status=404, title="not found"), UnreachableError("down")],
+    [MismatchError("another shard"), NotFoundError("none", status=404, title="not found"), UnreachableError("down")],
 )
 async def test_tasks_that_do_not_come_leave_a_commitment_unjudged(error: Exception) -> None:
     async def ensure_slots(_: Iterable[int], epoch: int) -> None:
