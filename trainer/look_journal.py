@@ -236,15 +236,9 @@ class LookJournal(Journal):
                 *(*one.key, one.hour, one.step, one.rank),
             )
 
-    def is_chosen(self, validator: str, node: str, index: int, position: int) -> bool:
-        """Return whether a row of a look is checked, or was."""
-        return bool(
-            self.value(
-                """SELECT 1 FROM checks WHERE validator = ? AND node = ? AND idx = ? AND position = ?
-                   AND kind = 'numbers'""",
-                *(validator, node, index, position),
-            )
-        )
+    def is_chosen(self, check: DueCheck) -> bool:
+        """Return whether a check is due, or was made."""
+        return bool(self.value(f"SELECT 1 FROM checks WHERE {_ABOUT}", *check.key))
 
     def next_checks(self) -> list[DueCheck]:
         """Return the checks to do next: of one kind, about one look."""

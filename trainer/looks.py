@@ -216,36 +216,38 @@ class LookKeeper:
 
     async def _pick(self, validator: str, hour: int) -> None:
         """Choose which rows of a validator's hour are checked, once its link is shown."""
-        looks = [one for one in await self._looks(hour, hour) if one.placed.validator == validator and one.why is None]
-        rows = [(look, position) for look in looks for position in look.rows(self.terms)]
-        chosen = self._draw(f"{hour} {validator}").sample(rows, min(len(rows), checked_rows(len(rows))))
-        self.journal.pick(validator, hour, [_check_of(look, position, PICK) for look, position in chosen])
+        rows = await self._rows(validator, hour, hour, PICK)
+        self.journal.pick(validator, hour, self._sample(rows, checked_rows(len(rows)), f"{hour} {validator}"))
 
     async def search(self, check: DueCheck) -> list[DueCheck]:
         """Return the rows that are replayed because one is false: of the validator's looks that are not counted yet."""
-        void = self.journal.tally().void
-        looks = [
-            one
-            for one in await self._looks(self.journal.last_hour + 1, check.hour + SETTLE_HOURS)
-            if one.placed.validator == check.validator and one.why is None and key_of(one.placed) not in void
-        ]
+        void, hours = self.journal.tally().void, (self.journal.last_hour + 1, check.hour + SETTLE_HOURS)
         rows = [
-            (look, position)
-            for look in looks
-            for position in look.rows(self.terms)
-            if not self.journal.is_chosen(check.validator, look.placed.node, look.placed.index, position)
+            one
+            for one in await self._rows(check.validator, *hours, SEARCH)
+            if (one.validator, one.node, one.index) not in void and not self.journal.is_chosen(one)
         ]
-        drawn = self._draw(f"{check.validator} {check.node} {check.index} {check.position}")
-        return [_check_of(look, row, SEARCH) for look, row in drawn.sample(rows, min(len(rows), SEARCHED))]
+        return self._sample(rows, SEARCHED, f"{check.validator} {check.node} {check.index} {check.position}")
+
+    async def _rows(self, validator: str, first: int, last: int, rank: int) -> list[DueCheck]:
+        """Return the rows of a validator's looks at the work of these hours, so far as these count."""
+        looks = [one for one in await self._looks(first, last) if one.placed.validator == validator and not one.why]
+        return [
+            DueCheck(validator, c.node, c.index, look.verdict.root, position, c.hour, c.step, kind="numbers", rank=rank)
+            for look, c in ((one, one.known.work) for one in looks)
+            for position in look.rows(self.terms)
+        ]
+
+    def _sample(self, rows: list[DueCheck], count: int, about: str) -> list[DueCheck]:
+        """Return so many of the rows, which nobody foresees who does not know the secret."""
+        seed = hmac.digest(self._secret, f"{self.run} {about}".encode(), "sha256")
+        return random.Random(seed).sample(rows, min(len(rows), count))
 
     def look_of(self, check: DueCheck) -> ArrivedLook | None:
         """Return the look that a check is about; None where a reorg took it, or it is counted."""
         known = self.journal.known_of(check.node, check.index)
         looks = self._judged([known]) if known and hex_hash(known.work.root) == check.root else ()
         return next((one for one in looks if one.placed.validator == check.validator and one.why is None), None)
-
-    def _draw(self, about: str) -> random.Random:
-        return random.Random(hmac.digest(self._secret, f"{self.run} {about}".encode(), "sha256"))
 
     async def _looks(self, first: int, last: int) -> list[ArrivedLook]:
         """Return all verdicts about the work of these hours, judged by arrival, place, link and numbers."""
@@ -338,11 +340,6 @@ class LookKeeper:
             totals = {one.validator: one.total for one in _totals(tally)}
             mined = await self.chain.send(wages.post(self.run, root_of(self.run, totals), tally.total))
             log.info("posted wages", sum=tally.total, tx=mined.hash)
-
-
-def _check_of(look: ArrivedLook, position: int, rank: int) -> DueCheck:
-    p, c = look.placed, look.known.work
-    return DueCheck(p.validator, p.node, p.index, look.verdict.root, position, c.hour, c.step, "numbers", rank)
 
 
 def _listed(look: ArrivedLook, counted: dict[LookKey, Why | None]) -> ListedLook:

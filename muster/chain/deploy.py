@@ -40,26 +40,19 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Constructor arguments, by the names of an address book (guardian included), in the order of deployment."""
 
-WIRING: Final = (
-    (registry.token(), "token"),
-    (registry.runs(), "runs"),
-    (registry.court(), "court"),
-    (runs.token(), "token"),
-    (runs.registry(), "registry"),
-    (runs.terms(), "run_terms"),
-    (runs.court(), "court"),
-    (run_terms.runs(), "runs"),
-    (court.registry(), "registry"),
-    (court.runs(), "runs"),
-    (court.terms(), "run_terms"),
-    (court.refutations(), "refutations"),
-    (refutations.runs(), "runs"),
-    (refutations.terms(), "run_terms"),
-    (refutations.court(), "court"),
-    (wages.token(), "token"),
-    (wages.registry(), "registry"),
-    (wages.terms(), "run_terms"),
-    (wages.runs(), "runs"),
+_GETTERS: Final = {
+    "registry": registry,
+    "run_terms": run_terms,
+    "runs": runs,
+    "court": court,
+    "refutations": refutations,
+    "wages": wages,
+}
+WIRING: Final = tuple(
+    (getattr(contract, "terms" if target == "run_terms" else target)(), target)
+    for name, contract in _GETTERS.items()
+    for target in ARGUMENTS[name]
+    if target != "guardian"
 )
 """(getter, contract it must name)."""
 

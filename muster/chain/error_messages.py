@@ -7,6 +7,7 @@ those enums. tests/unit/chain/test_tables.py holds the table and the ABIs equal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -246,22 +247,20 @@ class _Shown:
     value: Any
 
     def __format__(self, spec: str) -> str:
-        if spec == "time":
-            return str(Moment(self.value))
-        if spec == "hour":
-            return str(Moment(self.value * HOUR_SECONDS))
-        if spec == "tokens":
-            return str(Tokens(self.value))
-        if spec == "text":
-            return self.value.rstrip(b"\0").decode("ascii", "replace")
-        if spec == "status":
-            return _member(Status, self.value)
-        if spec == "outcome":
-            return _member(Outcome, self.value)
-        return str(self)
+        return _FORMATS[spec](self.value) if spec else str(self)
 
     def __str__(self) -> str:
         return "0x" + self.value.hex() if isinstance(self.value, bytes) else str(self.value)
+
+
+_FORMATS: Final[dict[str, Callable[[Any], str]]] = {
+    "time": lambda value: str(Moment(value)),
+    "hour": lambda value: str(Moment(value * HOUR_SECONDS)),
+    "tokens": lambda value: str(Tokens(value)),
+    "text": lambda value: value.rstrip(b"\0").decode("ascii", "replace"),
+    "status": lambda value: _member(Status, value),
+    "outcome": lambda value: _member(Outcome, value),
+}
 
 
 def _member(enum: type[Status] | type[Outcome], value: int) -> str:
