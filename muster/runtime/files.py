@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from muster.errors import ConfigError, StorageError
+from muster.errors import ConfigError, MalformedError, MusterError, StorageError
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -32,6 +32,18 @@ def write_durably(path: Path, data: bytes) -> None:
         sync(path.parent)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}", hint="is the disk full?") from error
+
+
+def read_bounded(path: Path, limit: int, unreadable: type[MusterError] = MalformedError, hint: str = "") -> bytes:
+    """Return a file's bytes. Raises `unreadable` when that fails, MalformedError when it has more than `limit`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise unreadable(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+    if len(data) > limit:
+        raise MalformedError(f"{path} has more than {limit} bytes")
+    return data
 
 
 def sha256_of(path: Path) -> str:

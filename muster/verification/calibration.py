@@ -27,6 +27,7 @@ from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.draws import UNIT_ROWS
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.reasons import UNIT_STATISTICS
+from muster.runtime.files import read_bounded
 from muster.verification.calibration_document import (
     MAX_DOCUMENT,
     Calibration,
@@ -101,14 +102,7 @@ def parse_calibration(data: bytes) -> Calibration:
 
 def read_document(path: Path) -> bytes:
     """Read the file of a calibration. Raises MalformedError when it cannot be read, or is too large to be one."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_DOCUMENT + 1)
-    except OSError as error:
-        raise MalformedError(f"{path} cannot be read: {error.strerror}", hint="muster run calibrate") from error
-    if len(data) > MAX_DOCUMENT:
-        raise MalformedError(f"{path} has more than {MAX_DOCUMENT} bytes")
-    return data
+    return read_bounded(path, MAX_DOCUMENT, hint="muster run calibrate")
 
 
 def check_calibration(calibration: Calibration, model_hash: bytes, temperature_micro: int) -> None:

@@ -18,20 +18,20 @@ from typing import Annotated, Final, TypeVar
 import numpy as np
 from pydantic import Field, FiniteFloat, model_validator
 
-from muster.errors import MalformedError, MismatchError
+from muster.errors import MismatchError
 from muster.protocol.draws import DrawSource
 from muster.protocol.messages import Many, Message, UInt32
 from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.documents import parse_json
-from muster.runtime.files import write_durably
+from muster.runtime.files import read_bounded, write_durably
 from muster.runtime.process import run_tool
 from muster.settings.schema import MatmulSetting
 from muster.verification.profiles import PROFILES
 from muster.verification.rules import Rules
 
 MAX_FILE_BYTES: Final = 256 << 20
-"""Largest spec or report that is read."""
+"""Largest spec, report or file of rows that is read."""
 
 MAX_TOKENS: Final = 1 << 20
 """Longest prompt or completion, in tokens."""
@@ -198,20 +198,12 @@ def run_comparison(
     options = parser.parse_args(arguments)
 
     def run() -> None:
-        try:
-            data = options.rows.read_bytes()
-        except OSError as error:
-            hint = "run worker.probe first"
-            raise MalformedError(f"{options.rows} cannot be read: {error.strerror}", hint=hint) from error
+        data = read_bounded(options.rows, MAX_FILE_BYTES, hint="run worker.probe first")
         write_durably(options.report, compare(read_spec(options.spec), read_rollouts(data)))
 
     return run_tool(run)
 
 
 def _read(path: Path, kind: type[M]) -> M:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise MalformedError(f"{path} cannot be read: {error.strerror}") from error
+    data = read_bounded(path, MAX_FILE_BYTES)
     return parse_json(kind, data, f"a {kind.__name__} in {path}", MAX_FILE_BYTES)

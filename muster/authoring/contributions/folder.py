@@ -14,6 +14,7 @@ from muster.environments.task import ChatMessage, Role, Task
 from muster.errors import ConfigError, MalformedError
 from muster.protocol.messages import Many, Message
 from muster.runtime.documents import parse_json, read_value
+from muster.runtime.files import read_bounded
 from muster.tasksets.contribution import MAX_README_BYTES, MAX_TASKS, Contribution
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES
 
@@ -123,15 +124,6 @@ def _tasks(path: Path, name: str, author: str) -> list[Task]:
 
 def _read(path: Path, limit: int) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}", hint="muster env new writes a folder to begin with"
-        ) from error
-    if len(data) > limit:
-        raise MalformedError(f"{path} has more than {limit} bytes")
-    try:
-        return data.decode()
+        return read_bounded(path, limit, ConfigError, "muster env new writes a folder to begin with").decode()
     except UnicodeDecodeError as error:
         raise MalformedError(f"{path} is no UTF-8", hint="save it as UTF-8") from error

@@ -36,16 +36,10 @@ class CheckRequest(Request):
 
 def read_pack_file(path: Path) -> Pack:
     """Return the pack in a file. Raises ConfigError when there is none, and as `read_pack`."""
+    from muster.runtime.files import read_bounded
     from muster.tasksets.contribution_pack import MAX_PACK_BYTES, read_pack
 
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_PACK_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}", hint="muster env pack or muster env fetch"
-        ) from error
-    return read_pack(data)
+    return read_pack(read_bounded(path, MAX_PACK_BYTES, ConfigError, "muster env pack or muster env fetch"))
 
 
 def open_contribution(path: Path) -> Contribution:

@@ -80,7 +80,7 @@ def test_a_spec_out_of_bounds_is_malformed(field: str, value: Any, tmp_path: Pat
 def test_too_many_rows_or_bytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_document(SPEC, tmp_path / "spec.json")
     monkeypatch.setattr(probes, "MAX_FILE_BYTES", 100)
-    with pytest.raises(MalformedError, match="at most 100 are read"):
+    with pytest.raises(MalformedError, match="more than 100 bytes"):
         read_spec(tmp_path / "spec.json")
     monkeypatch.setattr(probes, "MAX_ROWS", 5)
     with pytest.raises(ValidationError, match="1 to 5 requests"):
