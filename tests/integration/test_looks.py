@@ -85,6 +85,11 @@ class Looking(Story):
     def name_of(self, address: str) -> str:
         return next(name for name in VALIDATORS if self.run_fixture.key(name).address == address)
 
+    def barred(self, listed: LookList) -> set[str]:
+        """Return the names of validators that a list pays nothing: stories before this one may have barred them."""
+        until = {self.name_of(one.validator): one.barred_until for one in listed.totals}
+        return {name for name, second in until.items() if second > settles_at(listed.hour)}
+
     async def claim(self, claim: Transaction[int]) -> None:
         """Send a claim, as a stranger."""
         async with self.run_fixture.chain("stranger") as chain:
@@ -381,7 +386,8 @@ async def test_a_link_of_another_chain_or_hour_shows_no_looks(looking: Looking) 
         await keeper.poll()
         listed = await reader.list(hour)
         assert listed is not None
-        assert {looking.name_of(one.validator): one.why for one in listed.looks} == {liar: "unlinked", honest: None}
+        wanted = {liar: "unlinked", honest: "barred" if honest in looking.barred(listed) else None}
+        assert {looking.name_of(one.validator): one.why for one in listed.looks} == wanted
         assert (await LookCheck(reader, looking.terms, CPU_FP32).run(hour)).differences == []
 
 
@@ -402,7 +408,9 @@ async def test_a_list_names_no_more_than_its_text_holds(looking: Looking, monkey
         await keeper.poll()
         listed = await reader.list(hour)
         assert listed is not None
-        assert [(looking.name_of(one.validator), one.why) for one in listed.looks] == [(one, None) for one in names[:2]]
+        barred = looking.barred(listed)
+        wanted = [(one, "barred" if one in barred else None) for one in names[:2]]
+        assert [(looking.name_of(one.validator), one.why) for one in listed.looks] == wanted
         assert (await LookCheck(reader, looking.terms, CPU_FP32).run(hour)).differences == []
 
 
