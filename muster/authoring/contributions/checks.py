@@ -17,10 +17,11 @@ from muster.constants import MICRO
 from muster.environments.answers import completion_of
 from muster.environments.authored import Authored
 from muster.environments.manifest import EnvironmentManifest, Score
+from muster.environments.scoring import score_by
 from muster.environments.task import Task
 from muster.errors import ConfigError
 from muster.sandbox.client import Sandbox
-from muster.sandbox.scorer import STACK, Outcome, ScorerManifest
+from muster.sandbox.scorer import Outcome
 from muster.tasksets.contribution import Contribution
 
 UNLIKE: Final = (1, 2)
@@ -101,33 +102,25 @@ def check_contribution(
 # --- What the scorer says
 
 
-class _SettingsCall:
-    """Calls the sandbox under some settings, and remembers how the last call ended."""
+Scoring = Callable[[Task, str], Score]
+"""Scores a completion of a task."""
 
-    def __init__(self, sandbox: Sandbox, environment: Authored, settings: int = 0) -> None:
-        self._sandbox = sandbox
-        self._environment = environment
-        self._settings = settings
-        self.stopped = ""
 
-    def score(self, task: Task, completion: str) -> Score:
-        """Score a completion; `stopped` says afterwards why its call returned nothing."""
-        self.stopped = ""
-        return self._environment.score(task, completion, self._call)
+def _scoring(sandbox: Sandbox, environment: Authored, settings: int = 0) -> Scoring:
+    """Return what scores in a sandbox, under some settings of the guest."""
 
-    def _call(self, payload: Any) -> Outcome:
-        assert isinstance(self._environment.manifest.scorer, ScorerManifest)
-        given = {**payload, "settings": self._settings} if self._settings else payload
-        outcome = self._sandbox.call(self._environment.manifest.scorer, given)
-        self.stopped = outcome.stopped
-        return outcome
+    def call(payload: Any) -> Outcome:
+        assert environment.manifest.scorer is not None
+        return sandbox.call(environment.manifest.scorer, {**payload, "settings": settings} if settings else payload)
+
+    return lambda task, completion: score_by(environment, task, completion, call)
 
 
 class _ScoreChecks:
     """The checks that follow from scoring every task's completions."""
 
     def __init__(self, environment: Authored, tasks: Sequence[Task]) -> None:
-        assert isinstance(environment.manifest.scorer, ScorerManifest)
+        assert environment.manifest.scorer is not None
         self._environment = environment
         self._manifest = environment.manifest
         self._limit = environment.manifest.scorer.fuel
@@ -141,15 +134,15 @@ class _ScoreChecks:
 
     def run(self, sandbox: Sandbox, other: Sandbox, progress: Callable[[int], None]) -> list[CheckResult]:
         """Score all completions, in this order here and in the opposite one in the other sandbox's process."""
-        first = _SettingsCall(sandbox, self._environment)
-        unlike = [_SettingsCall(sandbox, self._environment, settings) for settings in UNLIKE]
+        first = _scoring(sandbox, self._environment)
+        unlike = [_scoring(sandbox, self._environment, settings) for settings in UNLIKE]
         seen: list[list[Score]] = []
         for i, task in enumerate(self._tasks):
             scores = []
             for label, completion in _completions(self._environment, self._tasks, i):
-                score = first.score(task, completion)
+                score = first(task, completion)
                 self._judge(task, label, score)
-                if first.stopped == STACK:
+                if score.unsure:
                     self.purity.blame(task.id, f"{label}: its calls are too deep", "score without so deep a recursion")
                 self._compare_settings(task, label, completion, score, unlike)
                 scores.append(score)
@@ -159,7 +152,7 @@ class _ScoreChecks:
                 fault = f"checking stopped after {i + 1} of {len(self._tasks)} tasks, at {MAX_CHECK_FUEL} of fuel"
                 self.fuel.blame("", fault, "make the scorer cheaper, or submit fewer tasks")
                 break
-        self._compare_processes(seen, _SettingsCall(other, self._environment))
+        self._compare_processes(seen, _scoring(other, self._environment))
         self.fuel.figures = {"fuel": summary(self._used), "limit": self._limit}
         return [self.oracle, self.empty, self.fuel, self.purity]
 
@@ -180,23 +173,23 @@ class _ScoreChecks:
         self._used.append(score.fuel)
 
     def _compare_settings(
-        self, task: Task, label: str, completion: str, score: Score, unlike: Sequence[_SettingsCall]
+        self, task: Task, label: str, completion: str, score: Score, unlike: Sequence[Scoring]
     ) -> None:
-        for caller in unlike:
-            found = caller.score(task, completion)
+        for scored in unlike:
+            found = scored(task, completion)
             if found.parts != score.parts:
                 fault = f"{label}: scores {score.parts}, and {found.parts} under other settings"
                 hint = "the scorer must not use id(), hash(), a clock or chance, nor the order of a set: sort it"
                 self.purity.blame(task.id, fault, hint)
                 return
 
-    def _compare_processes(self, seen: Sequence[Sequence[Score]], second: _SettingsCall) -> None:
+    def _compare_processes(self, seen: Sequence[Sequence[Score]], second: Scoring) -> None:
         """Score everything once more, the last one first."""
         hint = "this is a fault of the sandbox: report it with the environment"
         for i in reversed(range(len(seen))):
             labelled = list(_completions(self._environment, self._tasks, i))
             for before, (label, completion) in reversed(list(zip(seen[i], labelled, strict=True))):
-                after = second.score(self._tasks[i], completion)
+                after = second(self._tasks[i], completion)
                 if (before.parts, before.fuel) != (after.parts, after.fuel):
                     both = f"{before.parts} for fuel {before.fuel}, in another process {after.parts} for {after.fuel}"
                     self.purity.blame(self._tasks[i].id, f"{label}: {both}", hint)

@@ -56,11 +56,6 @@ def order_of(names: Sequence[str], count: int, seed: int, settings: Sequence[str
     }  # fmt: skip
 
 
-def read_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return settings KEY=VALUE as a mapping; a value is JSON, else a text."""
-    return {f"{where}.{key}" if where else key: value for where, key, value in map(_setting, settings)}
-
-
 def _setting(text: str) -> tuple[str, str, Any]:
     name, value = read_assignment(text, f"--setting {text!r}", "write it like max_terms=4")
     where, _, key = name.rpartition(".")
