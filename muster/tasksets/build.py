@@ -19,14 +19,7 @@ from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError, MalformedError, StorageError
 from muster.runtime.files import sync, write_durably, written_whole
 from muster.sandbox.component import find_component
-from muster.tasksets.document import (
-    MAX_SHARD_BYTES,
-    SHARD_TASKS,
-    ShardEntry,
-    TaskSetDocument,
-    TaskSetPart,
-    TaskSource,
-)
+from muster.tasksets.document import MAX_SHARD_BYTES, SHARD_TASKS, ShardEntry, TaskSetDocument, TaskSetPart, TaskSource
 from muster.tasksets.packs import pack_shard
 from muster.tasksets.taskset import (
     COMPONENTS_NAME,

@@ -15,14 +15,7 @@ from typing import BinaryIO, Final
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from muster.authoring.tasks.duplicates import (
-    NEAR,
-    Signatures,
-    clusters,
-    exact_key,
-    read_benchmarks,
-    split_clusters,
-)
+from muster.authoring.tasks.duplicates import NEAR, Signatures, clusters, exact_key, read_benchmarks, split_clusters
 from muster.authoring.tasks.formats import Format
 from muster.authoring.tasks.sources import ImportReport, import_tasks, without_task_name
 from muster.environments.answers import THINK_END

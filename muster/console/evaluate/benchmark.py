@@ -17,12 +17,7 @@ from typing import Any, Final
 from rich.console import Group
 from rich.text import Text
 
-from muster.authoring.benchmarks.data import (
-    BenchmarkData,
-    fetch_files,
-    load_benchmark,
-    prompts_of,
-)
+from muster.authoring.benchmarks.data import BenchmarkData, fetch_files, load_benchmark, prompts_of
 from muster.authoring.benchmarks.definitions import Benchmark, BenchmarkItem
 from muster.authoring.benchmarks.scoring import BenchmarkScorer
 from muster.authoring.benchmarks.summary import summarize

@@ -29,13 +29,7 @@ from muster.models.files import context_of, model_hash, tokenizer_hash
 from muster.protocol.hashes import hex_hash
 from muster.protocol.keys import ZERO_ADDRESS, Keys
 from muster.protocol.terms import Terms, WorkClass, check_context
-from muster.protocol.terms_file import (
-    LOCAL_DEFAULTS,
-    PUBLIC_DEFAULTS,
-    fit_context,
-    read_terms,
-    write_terms,
-)
+from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS, fit_context, read_terms, write_terms
 from muster.runtime.files import write_durably
 from muster.runtime.units import Tokens
 from muster.tasksets.taskset import TaskSet

@@ -9,14 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from muster.console.run_init.choices import (
-    RunChoices,
-    TypedChoices,
-    known_context,
-    make_choices,
-    merged,
-    read_choices,
-)
+from muster.console.run_init.choices import RunChoices, TypedChoices, known_context, make_choices, merged, read_choices
 from muster.console.run_init.design import design_of
 from muster.console.run_init.flow import RunInit, open_and_start
 from muster.console.run_init.folder import RunFolder
