@@ -154,8 +154,7 @@ def defaults(plan: Plan, _: Path) -> dict[str, Any]:
 
 def replay(plan: Plan, folder: Path) -> dict[str, Any]:
     """Let a validator's replay on the processor judge rows of this engine, as `muster doctor --engine` does."""
-    from muster.authoring.probe_process import run_probe
-    from muster.console.node.engine_check import WORKER
+    from muster.authoring.probe_process import WORKER, run_probe
     from muster.verification.probes import write_document
 
     spec, rows = spec_of_model(Path(plan.replayed), plan.profile.name, plan.replays), folder / "probe.parquet"
@@ -207,8 +206,8 @@ def large(plan: Plan, folder: Path) -> dict[str, Any]:
 
 def judged(plan: Plan, spec: ProbeSpec, rows: Path, *, generate_seconds: float) -> dict[str, Any]:
     """Return what a validator makes of these rows."""
-    from muster.authoring.probe_process import run_probe
-    from muster.console.node.engine_check import VALIDATOR, assess
+    from muster.authoring.probe_process import VALIDATOR, run_probe
+    from muster.console.node.engine_check import assess
     from muster.verification.judging import measurements
     from muster.verification.measured import read_cell
     from muster.verification.probes import write_document

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from muster.authoring import calibration_grid
 from muster.authoring.calibration_grid import Grid, grid_specs, hardware
-from muster.authoring.probe_process import run_probe
+from muster.authoring.probe_process import VALIDATOR, WORKER, run_probe
 from muster.errors import CheckError, ConfigError
 from muster.runtime.files import write_atomically, written_whole
 
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from muster.verification.calibration import Calibration
     from muster.verification.measured import MeasuredCell
     from muster.verification.probes import ProbeSpec
-
-WORKER, VALIDATOR = "worker.probe", "validator.measure"
-"""Modules that are started, never imported."""
 
 GRID_FILE: Final = "grid.json"
 

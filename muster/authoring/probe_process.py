@@ -13,6 +13,9 @@ from typing import Final
 from muster.errors import CheckError, ConfigError
 from muster.runtime.module_command import module_command
 
+WORKER, VALIDATOR, TRAINER = "worker.probe", "validator.measure", "trainer.probe"
+"""Modules that are started, never imported."""
+
 PROBE_SECONDS: Final = 4 * 3600.0
 """Longest time for one: a large model on a processor is slow."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field, FiniteFloat
 
 from muster.authoring.models.door import PROBE, check_checkpoint, read_config
-from muster.authoring.probe_process import run_probe
+from muster.authoring.probe_process import TRAINER, VALIDATOR, WORKER, run_probe
 from muster.constants import MAX_FILE_BYTES
 from muster.environments.answers import THINK_END
 from muster.environments.tools.manifest import TurnsManifest
@@ -52,7 +52,6 @@ LONGEST: Final = 512
 """Where nothing else is said, in tokens."""
 LIMITS: Final = {"float32": 1e-3, "bfloat16": 0.5}
 """Largest difference of two honest ways to compute one log-probability, in nats, by the run's dtype."""
-MODULES: Final = ("worker.probe", "validator.measure", "trainer.probe")
 
 
 class MeasuredRow(Message):
@@ -98,11 +97,11 @@ async def measure(model: Path, longest: int = LONGEST, note: Callable[[str], Non
         paths = [Path(name) / file for file in ("spec.json", "rows.parquet", "replay.npz", "trainer.json")]
         write_document(spec, paths[0])
         note(f"generating {len(spec.requests)} rows of up to {sum(spec.longest)} tokens with the engine")
-        await run_probe(MODULES[0], *paths[:2])
+        await run_probe(WORKER, *paths[:2])
         note("replaying them as a validator does")
-        await run_probe(MODULES[1], *paths[:3])
+        await run_probe(VALIDATOR, *paths[:3])
         note("computing them as a trainer does")
-        await run_probe(MODULES[2], *paths[:2], paths[3])
+        await run_probe(TRAINER, *paths[:2], paths[3])
         made = read_rollouts(paths[1].read_bytes())
         replayed = measurements(read_cell(paths[2]), PROFILES[spec.profile])
         found = assess(model_hash(model).hex(), spec, made, replayed, read_agreement(paths[3]))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from muster.authoring.probe_process import run_probe
+from muster.authoring.probe_process import VALIDATOR, WORKER, run_probe
 from muster.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -21,14 +21,10 @@ if TYPE_CHECKING:
     from muster.verification.probes import ProbeSpec
     from muster.verification.profiles import Profile
 
-WORKER, VALIDATOR = "worker.probe", "validator.measure"
-"""Modules that are started; the command line never imports them."""
-
 ADVICE: Final = (
     "do not join with this engine: make setup installs the versions that were calibrated (constraints.txt); unset what "
     "changes vLLM's arithmetic (VLLM_…); if it stays, this hardware cannot work for a run with this profile"
 )
-
 
 NARROW: Final = "do not join this run: its calibration may accuse honest machines; its owner should measure again"
 
