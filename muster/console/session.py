@@ -56,6 +56,7 @@ PACKAGES: Final = {
 TRANSFER_GAS: Final = 21_000
 DEFAULT_CONFIG = Path("muster.toml")
 
+RunOption = Annotated[int | None, typer.Option("--run", min=1, help="Number of the run; else that of the settings.")]
 RunArgument = Annotated[int | None, typer.Argument(help="Number of the run; else that of the settings.")]
 
 

@@ -27,7 +27,6 @@ from muster.errors import ChainError, ConfigError
 from muster.protocol.terms import run_hash
 from muster.protocol.terms_file import NewRun
 from muster.runtime.failpoints import failpoint
-from muster.runtime.units import Tokens
 from muster.settings.schema import ChainSettings
 
 LEAST_ETHER: Final = TOKEN
@@ -181,12 +180,3 @@ async def ensure_admitted(chain: Chain, run: int, operators: Sequence[str]) -> N
     listed = await chain.call_all([run_terms.is_admitted(run, one) for one in operators])
     missing = [one for one, there in zip(operators, listed, strict=True) if not there]
     await asyncio.gather(*(chain.send(run_terms.admit(run, one, True)) for one in missing))
-
-
-def require_faucet(amount: int, stakes: Sequence[int]) -> None:
-    """Raise ConfigError if a stake is more than the faucet gives: joining would take more than a day."""
-    if max(stakes) > amount:
-        raise ConfigError(
-            f"a stake of {Tokens(max(stakes))} is more than the faucet gives in a day, {Tokens(amount)}",
-            hint="a smaller stake, with less pay or fewer commitments an hour",
-        )

@@ -15,10 +15,12 @@ from typing import Final
 from muster.chain.client import Chain
 from muster.chain.keys import Signer, ensure_keystore
 from muster.contracts import token
+from muster.errors import ConfigError
 from muster.runtime.files import write_atomically
+from muster.runtime.units import Tokens
 from muster.settings.toml import to_toml
 from muster.swarm.launch import LocalRun, operator_of
-from muster.swarm.opening import ensure_admitted, give_gas, require_faucet
+from muster.swarm.opening import ensure_admitted, give_gas
 from muster.swarm.running import RunningSwarm, supervised
 from muster.swarm.supervisor import check_ports
 from muster.swarm.watch import SwarmView
@@ -65,7 +67,12 @@ async def prepare_operators(swarm: RunningSwarm, admitter: Signer | None) -> Non
     await give_gas(swarm.local.chain, [key.address for key in swarm.keys.values()])
     async with await Chain.connect(swarm.local.chain, admitter) as chain:
         terms = await chain.terms(swarm.run)
-        require_faucet(await chain.call(token.faucet_amount()), [terms.worker_stake, terms.validator_stake])
+        drawn, stake = await chain.call(token.faucet_amount()), max(terms.worker_stake, terms.validator_stake)
+        if stake > drawn:
+            raise ConfigError(
+                f"a stake of {Tokens(stake)} is more than the faucet gives in a day, {Tokens(drawn)}",
+                hint="a smaller stake, with less pay or fewer commitments an hour",
+            )
         if admitter is not None:
             judges = [swarm.keys[operator_of(name)].address for name in swarm.local.validators]
             await ensure_admitted(chain, swarm.run, judges)

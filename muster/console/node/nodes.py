@@ -43,7 +43,6 @@ CheckOption = Annotated[
     bool,
     typer.Option("--check/--no-check", help="First see whether this machine can do the work; not where it only joins."),
 ]
-RunOption = Annotated[int | None, typer.Option("--run", help="Number of the run; else that of the settings.")]
 
 
 @dataclass(frozen=True)

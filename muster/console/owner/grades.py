@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from muster.console.command import command
-from muster.console.session import EXIT_CHECK, Session
+from muster.console.session import EXIT_CHECK, RunOption, Session
 from muster.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ MAX_EXAMPLES: Final = 20
 @command(app, "check", reads=True)
 async def check(
     session: Session,
-    run: Annotated[
-        int | None, typer.Option("--run", min=1, help="Number of the run; else that of the settings.")
-    ] = None,
+    run: RunOption = None,
     epoch: Annotated[int | None, typer.Option(min=1, help="One epoch; else all whose masters are shown.")] = None,
 ) -> None:
     """Grade private tests again by the masters that the trainer has shown, and name what it said that is not so.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from muster.console.command import command
-from muster.console.session import Session
+from muster.console.session import RunOption, Session
 from muster.console.tasks.env_check import (
     CheckRequest,
     check,
@@ -28,7 +28,6 @@ from muster.protocol.hashes import is_hash
 if TYPE_CHECKING:
     from muster.chain.keys import Signer
     from muster.clients.orchestrator import OrchestratorClient
-    from muster.protocol.messages import ListedEnvironment
     from muster.tasksets.contribution_pack import Pack
 
 app = typer.Typer()
@@ -43,7 +42,6 @@ PasswordOption = Annotated[
     Path | None, typer.Option("--password-file", help="File (mode 0600) with the wallet's password.")
 ]
 UrlOption = Annotated[str | None, typer.Option("--url", help="The run's orchestrator; else that of the settings.")]
-RunOption = Annotated[int | None, typer.Option("--run", min=0, help="Number of the run; else that of the settings.")]
 
 
 @command(app, "new")
@@ -217,13 +215,6 @@ async def _fetched(client: OrchestratorClient, environment: str) -> Pack:
     return await asyncio.to_thread(read_pack, await client.get_environment(environment))
 
 
-async def _listed(client: OrchestratorClient, run: int, environment: str) -> ListedEnvironment:
-    for one in await client.environments(run):
-        if one.hash == environment:
-            return one
-    raise ConfigError(f"run {run} lists no environment {environment}", hint="muster env list")
-
-
 async def _decide(
     session: Session,
     environment: str,
@@ -240,7 +231,10 @@ async def _decide(
     signer = await session.signer(session.options.operator, session.options.password_file)
     async with _orchestrator(session, url, run, signer) as client:
         number = session.settings.run
-        packed, listed = await _fetched(client, environment), await _listed(client, number, environment)
+        packed = await _fetched(client, environment)
+        listed = next((one for one in await client.environments(number) if one.hash == environment), None)
+        if listed is None:
+            raise ConfigError(f"run {number} lists no environment {environment}", hint="muster env list")
         if admitted:
             results = await asyncio.to_thread(check, session, packed.contribution, CheckRequest())
             if failures(session, results):
