@@ -66,8 +66,8 @@ class Swarm(RunningSwarm):
 
     # Making
 
-    async def prepare(self) -> None:
-        """Prepare chain, model, contracts, run and nodes."""
+    async def begin(self) -> None:
+        """Prepare chain, model, contracts, run and nodes; start the services, then let the others begin."""
         self.view.stage("starting a chain, making tasks and a model")
         with self.measure("prepare"):
             self.keys = await asyncio.to_thread(stage.make_keys, self.request)
@@ -77,6 +77,11 @@ class Swarm(RunningSwarm):
             local = self.request.local
             await asyncio.to_thread(stage.fill_run_folder, local.run_folder, local.tasks, local.model)
             await stage.open_run(self, self.request, task_set)
+        with self.measure("start"):
+            await asyncio.to_thread(stage.write_settings, self.request, self.run, stage.SERVICES)
+            await self.start_services("relay")
+            await self.name_nodes()
+            await asyncio.to_thread(stage.write_settings, self.request, self.run, self._working)
 
     async def _deploy(self) -> None:
         """Start the chain, deploy the contracts, give out gas, make the validators' draw secrets.
@@ -94,14 +99,6 @@ class Swarm(RunningSwarm):
     def _working(self) -> tuple[str, ...]:
         """Return the names of the processes that wait for the services."""
         return ("trainer", *(node.name for node in self.local.nodes))
-
-    async def let_begin(self) -> None:
-        """Start the services, then let trainer, validators and workers begin."""
-        with self.measure("start"):
-            await asyncio.to_thread(stage.write_settings, self.request, self.run, stage.SERVICES)
-            await self.start_services("relay")
-            await self.name_nodes()
-            await asyncio.to_thread(stage.write_settings, self.request, self.run, self._working)
 
     # Watching
 
@@ -293,8 +290,7 @@ async def _until_cancelled(swarm: Swarm) -> None:
 
 
 async def _run_to_end(swarm: Swarm, begun: float) -> SwarmFacts:
-    await swarm.prepare()
-    await swarm.let_begin()
+    await swarm.begin()
     async with await Chain.connect(swarm.local.chain) as chain:
         await swarm.train(chain)
         await swarm.claim_all(chain)
@@ -314,8 +310,7 @@ async def run_up(request: SwarmRequest, view: SwarmView, *, keep: bool = False) 
 
 
 async def _run_until_cancelled(swarm: Swarm) -> None:
-    await swarm.prepare()
-    await swarm.let_begin()
+    await swarm.begin()
     swarm.view.stage(f"running; settings of every process are in {swarm.local.folder}; Ctrl-C ends it")
     async with await Chain.connect(swarm.local.chain) as chain:
         await swarm.watch(chain, lambda _: False, float("inf"))

@@ -137,10 +137,8 @@ class TaskSet:
         Computes the tree of the whole shard when none of its tasks was proven lately: about 60 ms.
         """
         part, index = self.locate(slot)
-        shard, place = part.locate(index)
-        opened = self._shard(_ShardPlace(part, shard))
-        path = (*opened.tree.proof(place), *part.tree.proof(shard))
-        return TaskProof(opened.line(place), path)
+        shown = self.shown_task(slot)
+        return TaskProof(shown.line, (*shown.path, *part.tree.proof(part.locate(index)[0])))
 
     def shown_task(self, slot: int) -> TaskProof:
         """Return the task of a slot with the path to the root of its shard, for `verify_shown`.

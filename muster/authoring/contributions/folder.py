@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -72,11 +71,15 @@ def read_folder(folder: Path, author: str = NO_AUTHOR) -> Contribution:
     Raises ConfigError for a file that is missing, MalformedError for one that is not what it must be: with the line,
     and what to do.
     """
+    path = folder / DESCRIPTION_NAME
     try:
-        about = tomllib.loads(_read(folder / DESCRIPTION_NAME, MAX_DESCRIPTION_BYTES))
+        about = tomllib.loads(_read(path, MAX_DESCRIPTION_BYTES))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise MalformedError(f"{folder / DESCRIPTION_NAME} is no TOML: {error}") from error
-    description = _read_description(about, folder / DESCRIPTION_NAME)
+        raise MalformedError(f"{path} is no TOML: {error}") from error
+    hint = "muster env new writes one to compare it with"
+    description = read_value(_Description, about, f"a description in {path}", hint)
+    if not description.licence:
+        raise MalformedError(f"{path} has no licence", hint='write it like licence = "CC-BY-4.0", an SPDX identifier')
     readme = _read(folder / README_NAME, MAX_README_BYTES) if (folder / README_NAME).exists() else ""
     try:
         return Contribution(
@@ -90,13 +93,6 @@ def read_folder(folder: Path, author: str = NO_AUTHOR) -> Contribution:
         )
     except MalformedError as error:
         raise MalformedError(f"{folder}: {error}", hint=error.hint) from error
-
-
-def _read_description(about: Mapping[str, Any], path: Path) -> _Description:
-    found = read_value(_Description, about, f"a description in {path}", "muster env new writes one to compare it with")
-    if not found.licence:
-        raise MalformedError(f"{path} has no licence", hint='write it like licence = "CC-BY-4.0", an SPDX identifier')
-    return found
 
 
 def _tasks(path: Path, name: str, author: str) -> list[Task]:
