@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from muster.errors import ConfigError, MalformedError, StorageError, UnreachableError
-from muster.runtime.files import cache_folder
 from muster.sandbox.component import locked
 
 EXPORTERS: Final = Path(__file__).resolve().parent / "exporters"
@@ -31,11 +30,6 @@ _TAIL: Final = 2000
 
 _KEPT_OUT: Final = ("MUSTER_", "PYTHON", "VIRTUAL_ENV", "UV_PROJECT")
 """Beginnings of the names of environment variables that are not passed on."""
-
-
-def environments_folder() -> Path:
-    """Return where environments are kept, from one import to the next."""
-    return cache_folder("environments")
 
 
 def own_environment(requirements: Sequence[str], cache: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Final
 
 from muster.authoring.tasks import from_reasoning_gym
 from muster.authoring.tasks.counting import token_counter
-from muster.authoring.tasks.foreign import environments_folder, exported, own_environment
+from muster.authoring.tasks.foreign import exported, own_environment
 from muster.authoring.tasks.formats import Format
 from muster.authoring.tasks.importing import import_set
 from muster.authoring.tasks.sources import MAPPED, ImportReport, format_of, mapped_format, require_licence
@@ -28,6 +28,7 @@ from muster.environments.code import Code
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.registry import make_environment, own_manifest
 from muster.errors import UsageError
+from muster.runtime.files import cache_folder
 from muster.sandbox.client import Sandbox
 from muster.tasksets.build import check_replaceable
 from muster.tasksets.document import TaskSource
@@ -120,7 +121,7 @@ def _reasoning_gym(request: ImportRequest, given: EnvironmentManifest | None) ->
     manifest = given or own_manifest(from_reasoning_gym.ENVIRONMENT)
     if manifest.name != from_reasoning_gym.ENVIRONMENT:
         raise UsageError(f"reasoning-gym is scored by {from_reasoning_gym.ENVIRONMENT}, not by {manifest.name}")
-    python = own_environment(from_reasoning_gym.REQUIREMENTS, environments_folder())
+    python = own_environment(from_reasoning_gym.REQUIREMENTS, cache_folder("environments"))
     with exported(python, from_reasoning_gym.PROGRAM, order) as rows:
         format_ = from_reasoning_gym.format_of_datasets(names, seed, make_environment(manifest))
         said = "".join(f", {setting}" for setting in request.setting)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Final
 
 from muster.chain.anvil import LocalChain
@@ -49,23 +50,17 @@ async def bring_ether(node: LocalNode, chain: Chain, wei: int) -> None:
     session.note(
         f"waiting for it, {ETHER_SECONDS / MINUTE:.0f} minutes at most; after Ctrl-C run the same command to resume"
     )
-    deadline = time.monotonic() + ETHER_SECONDS
-    while (held := await _ether_of(chain, operator)) is None or held < wei:
+    deadline, held = time.monotonic() + ETHER_SECONDS, 0
+    while held < wei:
         if time.monotonic() > deadline:
             raise UnfundedError(
                 f"no ether came to {operator} within {ETHER_SECONDS / MINUTE:.0f} minutes",
                 hint=f"{refill(operator, chain.chain_id, wei)}; then type this again",
             )
         await asyncio.sleep(ETHER_POLL_SECONDS)
+        with suppress(*TRANSIENT):
+            held = await chain.eth_balance(operator)
     session.note(f"{operator} holds {Ether(held)}")
-
-
-async def _ether_of(chain: Chain, address: str) -> int | None:
-    """Return the wei of an address; None where the chain does not answer now."""
-    try:
-        return await chain.eth_balance(address)
-    except TRANSIENT:
-        return None
 
 
 async def take_steps(
