@@ -7,7 +7,7 @@ when its process died are in its journal (`muster.chain.sender`), and are awaite
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from eth_utils.address import to_checksum_address
@@ -18,8 +18,10 @@ from muster.chain.connection import connected
 from muster.chain.deploy import deploy, verify_deployment
 from muster.chain.keys import Signer
 from muster.chain.reads import find_deployment
+from muster.chain.types import TxReceipt
 from muster.constants import TOKEN
 from muster.contracts import registry, run_terms, runs, token, wages
+from muster.contracts.codec import Transaction
 from muster.contracts.registry import Role, Status
 from muster.contracts.run_terms import RunCreated
 from muster.contracts.runs import Funded
@@ -117,9 +119,10 @@ async def ensure_escrow(chain: Chain, run: int, new: NewRun, wei: int) -> int:
     """
     await chain.await_pending()
     there = await funded(chain, run)
-    missing = await _approve(chain, chain.addresses.runs, wei - there)
+    missing = await _affordable(chain, wei - there)
     if missing:
-        await chain.send(runs.fund(run, run_hash(chain.signer.address, new.terms, new.keys), missing))
+        payment = runs.fund(run, run_hash(chain.signer.address, new.terms, new.keys), missing)
+        await approved(chain.addresses.runs, missing, payment)(chain)
         failpoint("owner.funded")
     return there + missing
 
@@ -128,20 +131,29 @@ async def ensure_wages(chain: Chain, run: int, wei: int) -> int:
     """Add what the wages of a run lack of so many tokens, as far as the key that sends has them; return their sum."""
     await chain.await_pending()
     there = (await chain.call(wages.pot(run))).funded
-    missing = await _approve(chain, chain.addresses.wages, wei - there)
+    missing = await _affordable(chain, wei - there)
     if missing:
-        await chain.send(wages.fund(run, missing))
+        await approved(chain.addresses.wages, missing, wages.fund(run, missing))(chain)
     return there + missing
 
 
-async def _approve(chain: Chain, spender: str, wei: int) -> int:
-    """Let a contract take so many tokens of the key that sends, as far as it has them; return how many."""
-    owner = chain.signer.address
-    held, allowed = await chain.call_all([token.balance_of(owner), token.allowance(owner, spender)])
-    missing = max(0, min(wei, held))
-    if allowed < missing:
-        await chain.send(token.approve(spender, missing))
-    return missing
+async def _affordable(chain: Chain, wei: int) -> int:
+    """Return how many of so many tokens the key that sends has."""
+    return max(0, min(wei, await chain.call(token.balance_of(chain.signer.address))))
+
+
+def approved(spender: str, wei: int, payment: Transaction) -> Callable[[Chain], Awaitable[TxReceipt]]:
+    """Return what lets a contract take so many tokens, where it may not yet, and then sends the payment."""
+
+    async def act(chain: Chain) -> TxReceipt:
+        # A dry run does not see the allowance of a dry run, so it ends after that.
+        if await chain.call(token.allowance(chain.signer.address, spender)) < wei:
+            approval = await chain.send(token.approve(spender, wei))
+            if not approval.hash:
+                return approval
+        return await chain.send(payment)
+
+    return act
 
 
 async def ensure_stock(chain: Chain) -> None:

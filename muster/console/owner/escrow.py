@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from muster.chain.client import Chain, event_of
-from muster.chain.types import TxReceipt
 from muster.console.money.wallet import require_tokens
 from muster.console.session import RunArgument, Session, parse_tokens
-from muster.contracts import runs, token
-from muster.contracts.codec import Transaction
+from muster.contracts import runs
 from muster.contracts.runs import EscrowWithdrawn, Phase
 from muster.errors import ChainError
 from muster.protocol.hashes import hex_hash
 from muster.runtime.units import Duration, Moment, Tokens
+from muster.swarm.opening import approved
 
 
 async def fund(
@@ -33,20 +32,6 @@ async def fund(
         title = f"Add {Tokens(wei)} to the escrow of run {number}"
         preview = {"amount": Tokens(wei), "run hash": hex_hash(run_hash)}
         await session.spend(chain, title, preview, act, {"run": number, "amount": Tokens(wei)})
-
-
-def approved(spender: str, wei: int, payment: Transaction) -> Callable[[Chain], Awaitable[TxReceipt]]:
-    """Return what lets a contract take so many tokens, where it may not yet, and then sends the payment."""
-
-    async def act(chain: Chain) -> TxReceipt:
-        # A dry run does not see the allowance of a dry run, so it ends after that.
-        if await chain.call(token.allowance(chain.signer.address, spender)) < wei:
-            approval = await chain.send(token.approve(spender, wei))
-            if not approval.hash:
-                return approval
-        return await chain.send(payment)
-
-    return act
 
 
 async def withdraw(

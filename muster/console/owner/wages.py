@@ -9,11 +9,11 @@ import typer
 from muster.chain.client import Chain, event_of
 from muster.console.command import command
 from muster.console.money.wallet import require_tokens
-from muster.console.owner.escrow import approved
 from muster.console.session import RunArgument, Session, parse_tokens
 from muster.contracts import wages
 from muster.contracts.wages import TakenBack
 from muster.runtime.units import Duration, Moment, Tokens
+from muster.swarm.opening import approved
 
 app = typer.Typer(help="Wages of looks: the owner's own money, apart from the escrow.", rich_markup_mode=None)
 
