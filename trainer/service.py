@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import torch
@@ -115,29 +116,23 @@ def check_terms(terms: Terms, options: TrainerSettings) -> None:
         )
 
 
+@dataclass(eq=False)
 class Trainer:
     """One run's trainer. `run` returns when the last step is published and reported."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        publisher: Publisher,
-        work: AcceptedWork,
-        terms: Terms,
-        ranks: Ranks,
-        masters: Masters | None = None,
-    ) -> None:
-        """Make the trainer of a run. masters: of its private tests, where it has some."""
-        self.settings = settings
-        self.options = settings.trainer
-        self.publisher = publisher
-        self.accepted_work = work
-        self.terms = terms
-        self.ranks = ranks
-        self.masters = masters
+    settings: Settings
+    publisher: Publisher
+    accepted_work: AcceptedWork
+    terms: Terms
+    ranks: Ranks
+    masters: Masters | None = None
+    """Of its private tests, where it has some."""
+
+    def __post_init__(self) -> None:
+        self.options = self.settings.trainer
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch")
         self._learner: Learner | None = None
-        self.batcher = Batcher(self.options, publisher, work, terms)
+        self.batcher = Batcher(self.options, self.publisher, self.accepted_work, self.terms)
 
     def close(self) -> None:
         """Wait until the step that is being written is on disk, then release everything. Blocks."""

@@ -50,7 +50,7 @@ from validator.outbox import Outgoing, pause
 from validator.pool import PoolJudge
 from validator.ruling import turn_of
 from validator.sealing import HourSealer
-from validator.turns import Turns
+from validator.turns import is_ours
 from validator.watch import POLL_SECONDS as WATCH_SECONDS
 from validator.watch import ValidatorWatch
 
@@ -117,7 +117,6 @@ class Validator:
         self._seen = -1
         """The block up to which the journal has every event."""
         self._retired = False
-        self.turns = Turns(self.chain, self.client, self.journal)
         self._news = asyncio.Event()
         """Set when the chain has a new block, or may have."""
         self._judged = asyncio.Event()
@@ -217,7 +216,7 @@ class Validator:
         # 1. Inspect where there is a place for it, by the rows that the link of an hour draws.
         started, age = time.monotonic(), time.time() - seen_at
         try:
-            if not await self.turns.is_ours(c):
+            if not await is_ours(c, self.chain, self.client, self.journal):
                 return
             hour, wait = await self.sampling_hour(c), self.settings.validator.data_grace_seconds
             inspection = await inspector.inspect(

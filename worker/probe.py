@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.files import write_durably
 from muster.runtime.process import run_tool
-from muster.verification.probes import ProbeRequest, ProbeSpec, read_spec
+from muster.verification.probes import ProbeSpec, read_spec
 from muster.verification.profiles import PROFILES
 from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import bare_rows
@@ -30,7 +29,9 @@ def generate(spec: ProbeSpec) -> list[Rollout]:
     try:
         rows: list[Rollout] = []
         for call in spec.calls:
-            requests = [_request(request) for request in call]
+            requests = [
+                GenerationRequest(np.array(one.prompt_tokens, dtype=np.int32), one.seed, one.max_tokens) for one in call
+            ]
             rows += bare_rows(requests, engine.generate(requests), first=len(rows))
         return rows
     finally:
@@ -47,21 +48,13 @@ def limits_of(spec: ProbeSpec) -> EngineLimits:
     return EngineLimits(temperature=spec.temperature, matmul=spec.matmul, **options)
 
 
-def _request(request: ProbeRequest) -> GenerationRequest:
-    return GenerationRequest(np.array(request.prompt_tokens, dtype=np.int32), request.seed, request.max_tokens)
-
-
-def _probe(spec: Path, rows: Path) -> None:
-    write_durably(rows, write_rollouts(generate(read_spec(spec))))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Generate and write the file; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m worker.probe", description="generate the rows of a probe")
     parser.add_argument("spec", type=Path, metavar="SPEC", help="what to generate (JSON)")
     parser.add_argument("rows", type=Path, metavar="ROWS", help="rollout file to write")
     options = parser.parse_args(arguments)
-    return run_tool(partial(_probe, options.spec, options.rows))
+    return run_tool(lambda: write_durably(options.rows, write_rollouts(generate(read_spec(options.spec)))))
 
 
 if __name__ == "__main__":

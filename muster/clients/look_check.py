@@ -120,7 +120,8 @@ class LookCheck:
         """Say which rejections hold nothing back by the list, and are none, or are before a court."""
         cases = [one for one in await self.reader.chain.all_events(CaseOpened) if one.run == self.reader.run]
         seconds = await self.reader.chain.block_times({one.at.block for one in cases})
-        before = {_about(one) for hour, one_list in lists.items() if hour < found.hour for one in one_list.checks}
+        earlier = [one for hour, listed in lists.items() if hour < found.hour for one in listed.checks]
+        before = {(key_of(one), one.root) for one in filter(_holds_nothing, earlier)}
         for check in filter(_holds_nothing, found.checks):
             said = self._came.get((check.node, check.index, check.root), [])
             verdict, came = next((one for one in said if one[0].validator == check.validator), (None, 0))
@@ -128,9 +129,9 @@ class LookCheck:
                 continue  # another verdict has come since: this one holds nothing back, and takes nothing
             opened = [seconds[one.at.block] for one in cases if (one.node, one.index) == (check.node, check.index)]
             is_so = verdict and not verdict.accepted and check.position == named_row(verdict, self.terms)
-            if not is_so or any(second <= came for second in opened) or _about(check) in before:
+            if not is_so or any(second <= came for second in opened) or (key_of(check), check.root) in before:
                 self.report.differences.append(f"a rejection is listed as {check.outcome}, and is not so: {_of(check)}")
-            before.add(_about(check))
+            before.add((key_of(check), check.root))
 
     async def _verdicts(self, first: int) -> dict[tuple[str, int, str], list[tuple[Verdict, int]]]:
         """Return the verdicts that came since an hour, by node, index and root; those that their validators signed."""
@@ -251,11 +252,6 @@ def _is_signed(reader: LooksReader, verdict: Verdict) -> bool:
     except CheckError:
         return False
     return True
-
-
-def _about(one: RowCheck) -> tuple[LookKey, str, bool]:
-    """Return what no two checks of rejections have in common."""
-    return key_of(one), one.root, _holds_nothing(one)
 
 
 def _holds_nothing(one: RowCheck) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from testbed.samples.court import HEAD
 from testbed.samples.validator import ME, Clock, pending, receive, verdict, work
 from validator import turns as turns_room
 from validator.journal import ValidatorJournal
-from validator.turns import Turns
+from validator.turns import is_ours
 
 NOW = HEAD.timestamp
 
@@ -74,7 +75,7 @@ async def test_without_an_answer_nobody_passes_over_a_commitment(tmp_path: Path)
         assert len(pending(journal)) == 1
 
 
-def turns_of(journal: ValidatorJournal, answer: CallAnswer | Exception) -> Turns:
+def turns_of(journal: ValidatorJournal, answer: CallAnswer | Exception) -> SimpleNamespace:
     async def ask_call(*_: Any) -> CallAnswer:
         if isinstance(answer, Exception):
             raise answer
@@ -85,4 +86,4 @@ def turns_of(journal: ValidatorJournal, answer: CallAnswer | Exception) -> Turns
 
     chain: Any = SimpleNamespace(head=head)
     client: Any = SimpleNamespace(ask_call=ask_call)
-    return Turns(chain, client, journal)
+    return SimpleNamespace(is_ours=partial(is_ours, chain=chain, client=client, journal=journal))
