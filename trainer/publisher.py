@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from muster.chain.client import Chain
 from muster.clients.orchestrator import OrchestratorClient
@@ -49,9 +49,6 @@ TOO_SOON: Final = ("StepTooSoon", "StepOutOfOrder")
 
 UNJUDGED: Final = ("TooFewValidators", "ValidatorsTooNew")
 """Errors of the contract about the first step: the run waits for its validators, however long they take."""
-
-FailureKind = Literal["early", "unjudged", "away", "final", "other"]
-"""The chain will take the step later, or once there are validators, does not answer, or never takes it."""
 
 log = telemetry.logger("trainer")
 
@@ -149,15 +146,15 @@ class Publisher:
                     f"run {run} is closed: step {step} is not published, and the newest on chain is {step - 1}",
                     hint=f"muster weights fetch --step {step - 1} gets the run's last weights",
                 ) from failure
-            kind, now = _kind_of(failure), time.monotonic()
-            if kind != last or kind != "unjudged":
+            patience, now = self._patience(failure), time.monotonic()
+            if patience != last or patience != math.inf:
                 log.info("publishing later", step=step, reason=str(failure))
-            if kind == "unjudged":
+            if patience == math.inf:
                 began = now
-            if kind != last:
-                last, since = kind, now
-            late = now - since > self._allowed(kind) or now - began > self._allowed("early") + OUTAGE_SECONDS
-            if kind == "final" or late:
+            if patience != last:
+                last, since = patience, now
+            longest = self.terms.min_step_interval + PUBLISH_SECONDS + OUTAGE_SECONDS
+            if not patience or now - since > patience or now - began > longest:
                 raise failure
             await asyncio.sleep(self.options.poll_seconds)
 
@@ -211,13 +208,15 @@ class Publisher:
                 await asyncio.sleep(max(1.0, self.options.poll_seconds))
         raise AssertionError("unreachable")
 
-    def _allowed(self, kind: FailureKind) -> float:
-        """Return the seconds that a failure of this kind may last."""
-        if kind == "unjudged":
-            return math.inf
-        if kind == "early":
+    def _patience(self, failure: MusterError) -> float:
+        """Return for how many seconds the chain may refuse a step so; 0: it never takes it."""
+        if isinstance(failure, RevertError) and failure.name in TOO_SOON:
             return self.terms.min_step_interval + PUBLISH_SECONDS
-        return OUTAGE_SECONDS if kind == "away" else PUBLISH_SECONDS
+        if isinstance(failure, RevertError) and failure.name in UNJUDGED:
+            return math.inf
+        if isinstance(failure, RevertError | UnfundedError | WrongChainError):
+            return 0.0
+        return OUTAGE_SECONDS if isinstance(failure, UnreachableError) else PUBLISH_SECONDS
 
     async def _check_published(self, step: int, root: bytes) -> None:
         anchored = (await self.chain.checkpoint(self.settings.run, step)).manifest_root
@@ -226,13 +225,3 @@ class Publisher:
                 f"step {step} on chain has manifest root 0x{anchored.hex()}, this folder's is 0x{root.hex()}",
                 hint="this state folder is not the one the run was trained from so far",
             )
-
-
-def _kind_of(failure: MusterError) -> FailureKind:
-    if isinstance(failure, RevertError) and failure.name in TOO_SOON:
-        return "early"
-    if isinstance(failure, RevertError) and failure.name in UNJUDGED:
-        return "unjudged"
-    if isinstance(failure, RevertError | UnfundedError | WrongChainError):
-        return "final"
-    return "away" if isinstance(failure, UnreachableError) else "other"

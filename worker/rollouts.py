@@ -11,7 +11,7 @@ from muster.environments.manifest import Score
 from muster.environments.rewards import length_reward
 from muster.protocol.draws import Draw
 from muster.protocol.turns.conversation import counted_length
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import Rollout, bare_row
 from muster.rollouts.spans import last_turn
 from muster.verification.rules import Rules
 from worker.engine import Generation, GenerationRequest
@@ -55,24 +55,14 @@ def bare_rows(
     As far as replay reads them they are as a worker would write them; they have no task, and no reward.
     """
     return [
-        Rollout(
-            run=1,
-            step=0,
+        bare_row(
+            request.prompt_tokens,
+            generation.tokens,
+            generation.logprobs,
             position=position,
-            group=0,
-            sample=0,
-            task=0,
             seed=request.seed,
-            budget=8,
-            prompt_tokens=request.prompt_tokens,
-            completion_tokens=generation.tokens,
             spans=generation.spans,
             call_fuel=generation.call_fuel,
-            logprobs=generation.logprobs,
-            task_reward=0,
-            parts=np.array([0], np.int64),
-            fuel=0,
-            length_reward=0,
             finish_reason=generation.finish_reason,
             proof=generation.proof,
         )

@@ -29,8 +29,7 @@ import numpy as np
 
 from muster.errors import MalformedError, UnreachableError
 from muster.rollouts.parquet import FileLimits, read_columns, write_rollouts
-from muster.rollouts.schema import Rollout
-from muster.rollouts.spans import one_span
+from muster.rollouts.schema import bare_row
 from muster.sandbox.walls import check_room, set_limit
 
 HEAD: Final = struct.Struct("<QIQdd")
@@ -70,26 +69,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 def warm_up() -> None:
     """Parse a file of our own: what Arrow loads on first use, every fork would load again for each file."""
     nothing = np.zeros(1, np.int32)
-    row = Rollout(
-        run=1,
-        step=0,
-        position=0,
-        group=0,
-        sample=0,
-        task=0,
-        seed=0,
-        budget=1,
-        prompt_tokens=nothing,
-        completion_tokens=nothing,
-        spans=one_span(len(nothing)),
-        logprobs=np.zeros(1, np.float32),
-        task_reward=0,
-        parts=np.array([0], np.int64),
-        fuel=0,
-        length_reward=0,
-        finish_reason="stop",
-        proof=b"",
-    )
+    row = bare_row(nothing, nothing, np.zeros(1, np.float32))
     read_columns(write_rollouts([row]), FileLimits(1, 1 << 20)).pack()
 
 

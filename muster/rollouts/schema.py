@@ -7,7 +7,7 @@ over their leaves (`muster.rollouts.leaves`), and are never trusted before `vali
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -101,3 +101,14 @@ class Rollout:
                 self.call_fuel,
             )
         ) + len(self.proof)
+
+
+def bare_row(prompt_tokens: np.ndarray, completion_tokens: np.ndarray, logprobs: np.ndarray, **columns: Any) -> Rollout:
+    """Return a row that is no commitment's: it has no task and no reward, and one span unless `columns` say more."""
+    plain: dict[str, Any] = dict.fromkeys(
+        ("step", "position", "group", "sample", "task", "seed", "task_reward", "fuel", "length_reward"), 0
+    )
+    plain |= {"run": 1, "budget": 8, "finish_reason": "stop", "proof": b"", "parts": np.array([0], np.int64)}
+    plain["spans"] = np.array([len(completion_tokens)], np.int32)
+    tokens = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "logprobs": logprobs}
+    return Rollout(**plain | tokens | columns)
