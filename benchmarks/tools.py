@@ -205,7 +205,7 @@ def as_messages(said: str, follows: Sequence[GivenMessage]) -> list[dict[str, An
 
 def is_read_right(vector: dict[str, Any]) -> bool:
     ids = ids_of(turn_of(vector)) + ([STOP] if vector.get("stop", True) else [])
-    found = parse_turn(ids, rules_of(vector), decode, {STOP}).calls
+    found = parse_turn(ids, rules_of(vector), decode, {STOP})
     read = [[one.name, dict(one.arguments)] if isinstance(one, ToolCall) else one.reason for one in found]
     return json.dumps(read, sort_keys=True) == json.dumps(vector["calls"], sort_keys=True)
 

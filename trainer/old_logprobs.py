@@ -43,7 +43,7 @@ def recomputes(policy: Policy, setting: OldLogprobs, profile: str, terms: LossTe
     if not profile:
         return False
     sizes, room = model_sizes(policy), clip_room(terms)
-    off = math.inf if sizes is None else steering_error(tolerated_error(PROFILES[profile], sizes, tokens=1), terms)
+    off = math.inf if sizes is None else steering_error(tolerated_error(PROFILES[profile], sizes), terms)
     if off <= CLIP_SHARE * room:
         return False
     if setting == "behaviour":

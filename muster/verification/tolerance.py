@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from muster.verification.profiles import Profile
-from muster.verification.statistics import CLIP, DRIFT, FLOAT32, LEAST, PRIOR_TOKENS
+from muster.verification.statistics import FLOAT32, LEAST
 
 SURE: Final = 1e-3
 """Tokens whose probability is above 1 - SURE have gradients below a thousandth of an unsure token's: the derivative of
@@ -54,40 +54,23 @@ class ModelSizes:
 
 @dataclass(frozen=True)
 class ToleratedError:
-    """Upper bounds of a row's errors that its limits do not reject, in nats per token."""
+    """Upper bounds of the errors that a row's limits do not reject, in nats per token."""
 
     worst: float
     """Of one token with a probability of at most 1 - SURE."""
     sure: float
     """Of one token with a larger probability."""
-    rms: float
-    """Root of the mean square over the row, surer tokens counted as 0."""
-    mean: float
-    """Size of the signed mean over the row, surer tokens counted as 0."""
 
 
-def tolerated_error(profile: Profile, sizes: ModelSizes, *, tokens: int) -> ToleratedError:
-    """Return what the profile's limits tolerate in a row of `tokens` ≥ 1 tokens by a model of these sizes."""
-    # 1. One token: the largest error that is not rejected, in expected errors and then in nats.
+def tolerated_error(profile: Profile, sizes: ModelSizes) -> ToleratedError:
+    """Return what the profile's limits tolerate in a token of a model of these sizes."""
     k = profile.logprob_worst.reject
     state_error = math.hypot(profile.state_error, profile.licence)
     e0 = math.hypot(state_error * sizes.state_scale, profile.logit_rounding * sizes.magnitude)
     least = LEAST + FLOAT32 * sizes.magnitude
     at_sure = _nats_too_low(k, e0, least, max(SURE, least))
-    worst = max(k * (e0 + least), at_sure)
-    sure = at_sure + max(SURE, least) + least  # an exact claim may be 0 where -least is taken
-
-    # 2. The row, in expected errors. The statistics count CLIP of an error between CLIP and k: `beyond` is how much of
-    # such tokens they leave out. Drift limits the signed sum, rms limits the sum of squares and so both.
-    room = profile.logprob_rms.reject**2 * (tokens + PRIOR_TOKENS)
-    factor = max(1.0, k / CLIP)
-    rms = min(k, factor * math.sqrt(room / tokens))
-    beyond = max(0.0, k - CLIP) * min(tokens, room / CLIP**2)
-    drift = DRIFT * tokens + profile.logprob_drift.reject * math.sqrt(tokens + PRIOR_TOKENS)
-    mean = min(rms, (drift + beyond) / tokens)
-
-    # 3. In nats: convexity in k bounds every smaller error by its share of the worst.
-    return ToleratedError(worst=worst, sure=sure, rms=rms * worst / k, mean=mean * worst / k)
+    # An exact claim may be 0 where -least is taken.
+    return ToleratedError(worst=max(k * (e0 + least), at_sure), sure=at_sure + max(SURE, least) + least)
 
 
 def _nats_too_low(k: float, e0: float, least: float, x: float) -> float:

@@ -383,7 +383,7 @@ def _is_read(template: TurnTemplate, said: Mapping[str, Any], calls: Sequence[To
     if not any(one.name in text for one in calls) or set(text) - set(template.decode(ids)):
         return False
     rules = replace(template.rules, opens_thinking=opens_thinking)
-    found = parse_turn(ids, rules, template.decode, template.stop_tokens).calls
+    found = parse_turn(ids, rules, template.decode, template.stop_tokens)
     if _shown(found) != _shown(calls):
         raise StyleError(
             f"the chat template writes {text.strip()[:200]!r}, which the style {rules.style} reads as "

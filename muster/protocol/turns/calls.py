@@ -107,16 +107,6 @@ class BadCall:
 
 
 @dataclass(frozen=True)
-class ParsedTurn:
-    """What a sampled turn asks for."""
-
-    calls: tuple[ToolCall | BadCall, ...]
-    """In order, at most MAX_CALLS and one. None means that the turn was the last one."""
-    is_thinking: bool
-    """Whether its thinking was not closed."""
-
-
-@dataclass(frozen=True)
 class CallRules:
     """How the calls of an environment are read."""
 
@@ -131,16 +121,18 @@ class CallRules:
 
 def parse_turn(
     tokens: Sequence[int], rules: CallRules, decode: Callable[[Sequence[int]], str], stop_tokens: Collection[int]
-) -> ParsedTurn:
-    """Read a sampled span. decode: from ids to text, special tokens spelled out, without any cleaning."""
+) -> tuple[ToolCall | BadCall, ...]:
+    """Return the calls of a sampled span, at most MAX_CALLS and one. With none the turn was the last one.
+
+    decode: from ids to text, special tokens spelled out, without any cleaning.
+    """
     body = list(tokens[:-1]) if len(tokens) and tokens[-1] in stop_tokens else list(tokens)
-    blocks, is_thinking, _ = _blocks(body, rules)
     calls: list[ToolCall | BadCall] = []
-    for end_reason, block in blocks[: MAX_CALLS + 1]:
+    for end_reason, block in _blocks(body, rules)[0][: MAX_CALLS + 1]:
         calls += [_bad(end_reason)] if end_reason else read_calls(decode(block), rules.style, rules.tools)
     if len(calls) > MAX_CALLS:
         calls[MAX_CALLS:] = [_bad("too_many")]
-    return ParsedTurn(tuple(calls), is_thinking)
+    return tuple(calls)
 
 
 def thinking_is_open(tokens: Sequence[int], rules: CallRules) -> bool:

@@ -107,7 +107,7 @@ def _answers(rules: TurnRules, spans: Sequence[Sequence[int]], earlier: Sequence
     manifest, template = rules.manifest, rules.template
     if len(spans) >= 2 * manifest.turns - 1:
         return None
-    turn = parse_turn([int(one) for one in spans[-1]], template.rules, template.decode, template.stop_tokens).calls
+    turn = parse_turn([int(one) for one in spans[-1]], template.rules, template.decode, template.stop_tokens)
     if not turn:
         return None
     messages, calls, unsure = [], list(earlier), False

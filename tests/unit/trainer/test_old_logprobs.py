@@ -69,7 +69,7 @@ def test_the_demo_uses_the_samplers_log_probabilities(demo_policy: Policy) -> No
     assert not recomputes(demo_policy, "auto", profile.name, LossTerms())
     sizes = model_sizes(demo_policy)
     assert sizes is not None
-    assert tolerated_error(profile, sizes, tokens=1).worst < CLIP_SHARE * clip_room(LossTerms()) / 1.5
+    assert tolerated_error(profile, sizes).worst < CLIP_SHARE * clip_room(LossTerms()) / 1.5
 
 
 def test_the_same_model_in_bfloat16_is_recomputed(demo_policy: Policy) -> None:
@@ -85,7 +85,7 @@ def test_no_recipe_lets_a_lie_have_more_than_its_share_of_the_clip(
     terms = Recipe.from_settings(settings, terms_under(profile)).update
     sizes = model_sizes(demo_policy)
     assert sizes is not None
-    off = steering_error(tolerated_error(PROFILES[profile], sizes, tokens=1), terms.loss)
+    off = steering_error(tolerated_error(PROFILES[profile], sizes), terms.loss)
     chosen = recomputes(demo_policy, terms.old_logprobs, terms.profile, terms.loss)
     assert chosen or off <= CLIP_SHARE * clip_room(terms.loss)
     assert chosen == (profile == BF16.name or recipe in ("intellect2", "gspo", *MASKED))
@@ -97,7 +97,7 @@ def test_the_clips_nearer_side_counts() -> None:
 
 
 def test_a_sequences_mean_counts_sure_tokens_as_well() -> None:
-    tolerated = ToleratedError(worst=0.01, sure=1.0, rms=0.0, mean=0.0)
+    tolerated = ToleratedError(worst=0.01, sure=1.0)
     assert steering_error(tolerated, LossTerms()) == 0.01
     assert steering_error(tolerated, LossTerms(ratio="sequence")) == 1.0
 

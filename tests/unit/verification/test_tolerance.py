@@ -59,19 +59,12 @@ def test_bounds_of_a_model_follow_from_its_gain_and_its_heads_rows() -> None:
     assert (sizes.state_scale, sizes.magnitude) == (12.0, 48.0)
 
 
-@pytest.mark.parametrize(
-    ("profile", "worst", "rms", "mean"),
-    [(CPU_FP32, 0.001215, 0.0004102, 0.0001826), (BF16, 0.5814, 0.1963, 0.08736)],
-    ids=["cpu-fp32", "bf16"],
-)
-def test_the_demos_tolerance(profile: Profile, worst: float, rms: float, mean: float) -> None:
-    """Of a row of 48 tokens. Another value means that the limits and docs/understand/verification.md have changed."""
-    found = tolerated_error(profile, DEMO, tokens=48)
-    assert (found.worst, found.rms, found.mean) == pytest.approx((worst, rms, mean), rel=2e-3)
+@pytest.mark.parametrize(("profile", "worst"), [(CPU_FP32, 0.001215), (BF16, 0.5814)], ids=["cpu-fp32", "bf16"])
+def test_the_demos_tolerance(profile: Profile, worst: float) -> None:
+    """Another value means that the limits and docs/understand/verification.md have changed."""
+    found = tolerated_error(profile, DEMO)
+    assert found.worst == pytest.approx(worst, rel=2e-3)
     assert found.worst == pytest.approx(12 * (expected(profile, DEMO) + LEAST + FLOAT32 * DEMO.magnitude))
-    assert found.rms == pytest.approx(found.worst / 12 * 1.5 * 2.5 * math.sqrt(56 / 48))
-    beyond = 4 * 6.25 * 56 / 64  # tokens between 8 and 12 expected errors count 8: one in ten can be there
-    assert found.mean == pytest.approx(found.worst / 12 * (0.1 * 48 + 8 * math.sqrt(56) + beyond) / 48)
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
@@ -82,7 +75,7 @@ def test_the_worst_is_reached(profile: Profile) -> None:
     one = np.arange(64) == 3
     claims = largest_lie(honest, lambda size: -np.logaddexp(0, -(odds - size * one)), profile)
     reached = float(np.abs(claims - honest.logprobs).max())
-    assert reached == pytest.approx(tolerated_error(profile, DEMO, tokens=64).worst, rel=0.02)
+    assert reached == pytest.approx(tolerated_error(profile, DEMO).worst, rel=0.02)
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
@@ -92,7 +85,7 @@ def test_a_sure_token_cannot_be_claimed_to_be_unsure(profile: Profile, sureness:
     honest = row(-np.logaddexp(0, -odds), DEMO, profile.licence)
     one = np.arange(64) == 3
     claims = largest_lie(honest, lambda size: -np.logaddexp(0, -(odds - size * one)), profile)
-    reached, bound = float(np.abs(claims - honest.logprobs).max()), tolerated_error(profile, DEMO, tokens=64).sure
+    reached, bound = float(np.abs(claims - honest.logprobs).max()), tolerated_error(profile, DEMO).sure
     assert reached <= bound < 0.003
 
 
@@ -131,24 +124,20 @@ def test_no_claim_that_passes_is_further_off_than_said(
     claims = largest_lie(honest, claim, profile)
     errors = claims - honest.logprobs
     surer = honest.logprobs > math.log1p(-SURE)
-    bound = tolerated_error(profile, sizes, tokens=tokens)
+    bound = tolerated_error(profile, sizes)
     slack = 1 + 1e-6
     assert np.abs(errors[surer]).max(initial=0.0) <= bound.sure * slack
     unsure = np.where(surer, 0.0, errors)
     assert np.abs(unsure).max() <= bound.worst * slack
-    assert math.sqrt(np.square(unsure).mean()) <= bound.rms * slack
-    if kind in ("shift down", "shift up", "nats"):
-        assert abs(unsure.mean()) <= bound.mean * slack
 
 
-@given(scale=st.floats(1e-3, 1e4), more=st.floats(1, 10), tokens=st.integers(1, 5000))
-def test_larger_models_and_shorter_rows_are_tolerated_more(scale: float, more: float, tokens: int) -> None:
-    def bound(times: float, count: int) -> tuple[float, ...]:
+@given(scale=st.floats(1e-3, 1e4), more=st.floats(1, 10))
+def test_larger_models_are_tolerated_more(scale: float, more: float) -> None:
+    def bound(times: float) -> tuple[float, ...]:
         sizes = ModelSizes.bounded_by(gain=times, row_norm=scale, hidden=4096, temperature=1.0)
-        found = tolerated_error(BF16, sizes, tokens=count)
-        return found.worst, found.sure, found.rms, found.mean
+        found = tolerated_error(BF16, sizes)
+        return found.worst, found.sure
 
-    one = bound(1.0, tokens)
+    one = bound(1.0)
     assert all(map(math.isfinite, one))
-    assert all(a <= b * (1 + 1e-9) for a, b in zip(one, bound(more, tokens), strict=True))
-    assert all(a >= b * (1 - 1e-9) for a, b in zip(one[2:], bound(1.0, 2 * tokens)[2:], strict=True))
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(one, bound(more), strict=True))

@@ -16,23 +16,24 @@ from muster.protocol.turns.calls import (
     BadCall,
     BadReason,
     CallRules,
-    ParsedTurn,
     ToolCall,
     parse_turn,
     read_calls,
+    thinking_is_open,
 )
 from muster.protocol.turns.calls import STYLES as WAYS
 from testbed.samples.calls import MARKERS, STOP, TOOLS, WHOLE, decode, ids_of, markers_of, rules_of, turn_of, vectors
 
+Turn = tuple[ToolCall | BadCall, ...]
 VECTORS = vectors()
 NAMES = [vector["id"] for vector in VECTORS]
 
 
-def outcomes(turn: ParsedTurn) -> list[Any]:
-    return [[one.name, dict(one.arguments)] if isinstance(one, ToolCall) else one.reason for one in turn.calls]
+def outcomes(turn: Turn) -> list[Any]:
+    return [[one.name, dict(one.arguments)] if isinstance(one, ToolCall) else one.reason for one in turn]
 
 
-def parsed(vector: dict[str, Any]) -> ParsedTurn:
+def parsed(vector: dict[str, Any]) -> Turn:
     ids = ids_of(turn_of(vector)) + ([STOP] if vector.get("stop", True) else [])
     return parse_turn(ids, rules_of(vector), decode, {STOP})
 
@@ -41,8 +42,8 @@ def parsed(vector: dict[str, Any]) -> ParsedTurn:
 def test_vector(vector: dict[str, Any]) -> None:
     turn = parsed(vector)
     assert outcomes(turn) == vector["calls"]
-    assert turn.is_thinking == vector.get("thinking", False)
-    for one in turn.calls:
+    assert thinking_is_open(ids_of(turn_of(vector)), rules_of(vector)) == vector.get("thinking", False)
+    for one in turn:
         assert isinstance(one, ToolCall) or (one.text.startswith("error: ") and len(one.text) < 200)
 
 
@@ -61,7 +62,7 @@ def test_the_page_explains_every_difference_to_other_parsers() -> None:
 def test_types_in_vectors_are_those_of_the_arguments() -> None:
     """JSON equality in Python takes 1, 1.0 and true for one value."""
     turns = {vector["id"]: parsed(vector) for vector in VECTORS if vector["id"] in ("true", "an integer", "a float")}
-    arguments = {name: turn.calls[0].arguments for name, turn in turns.items() if isinstance(turn.calls[0], ToolCall)}
+    arguments = {name: turn[0].arguments for name, turn in turns.items() if isinstance(turn[0], ToolCall)}
     assert arguments["true"]["exact"] is True
     assert type(arguments["an integer"]["limit"]) is int
     assert type(arguments["a float"]["threshold"]) is float
@@ -111,15 +112,15 @@ def test_never_raises_and_is_the_same_again(text: str, style: CallStyle, opens: 
     ids = ids_of(text)
     turn = parse_turn(ids, rules, decode, {STOP})
     assert turn == parse_turn(ids, rules, decode, {STOP})
-    assert len(turn.calls) <= 9
-    if not ends and turn.is_thinking:
-        assert not turn.calls
+    assert len(turn) <= 9
+    if not ends and thinking_is_open(ids, rules):
+        assert not turn
 
 
 @given(TURNS, st.sampled_from(STYLES))
 def test_without_marker_tokens_there_is_no_call(text: str, style: CallStyle) -> None:
     ids = [one for one in ids_of(text) if one != MARKERS.call_open]
-    assert not parse_turn(ids, CallRules(style, MARKERS, TOOLS), decode, {STOP}).calls
+    assert not parse_turn(ids, CallRules(style, MARKERS, TOOLS), decode, {STOP})
 
 
 @given(TURNS)
