@@ -110,5 +110,5 @@ def bare_row(prompt_tokens: np.ndarray, completion_tokens: np.ndarray, logprobs:
     )
     plain |= {"run": 1, "budget": 8, "finish_reason": "stop", "proof": b"", "parts": np.array([0], np.int64)}
     plain["spans"] = np.array([len(completion_tokens)], np.int32)
-    tokens = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "logprobs": logprobs}
-    return Rollout(**plain | tokens | columns)
+    plain |= {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "logprobs": logprobs}
+    return Rollout(**plain | columns)
