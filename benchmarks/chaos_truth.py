@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
@@ -50,7 +51,8 @@ class TruthReader:
     async def heal(self) -> None:
         """Let the swarm recover from its last fault, and remember what does not within HEAL_SECONDS."""
         self._deadline = time.monotonic() + HEAL_SECONDS
-        begun, waiting = await self._progress(), set(await self._commitments())
+        terms = await self._chain.terms(self._run.run)
+        begun, before = await self._progress(), set(await self._commitments())
         self._steps = begun[TRAINER]
 
         async def moves() -> bool:
@@ -58,9 +60,9 @@ class TruthReader:
             return all(now[name] > count for name, count in begun.items())
 
         async def judged() -> bool:
-            made, served = set(await self._commitments()), await self._verdicts()
-            judges = [self._run.key(name).address for name in self._swarm.members if name.startswith("v")]
-            return all((judge, *one) in served for one in waiting & made for judge in judges)
+            given = Counter(one[1:] for one in await self._verdicts())
+            fresh = set(await self._commitments()) - before
+            return {one[0] for one in fresh if given[one] >= terms.accepts_required} >= set(self._swarm.nodes.values())
 
         async def kept() -> bool:
             return not unkept(self._swarm.recorded(), set(await self._commitments()))
@@ -69,7 +71,7 @@ class TruthReader:
         await self._wait("the orchestrator is ready", lambda: asyncio.to_thread(self._swarm.orchestrator.is_ready))
         await self._wait("every worker commits and the trainer publishes", moves)
         await self._wait("every acknowledged commitment is made again or reported gone", kept)
-        await self._wait("every validator's verdict is served", judged)
+        await self._wait("new work of every worker gets the verdicts that it needs", judged)
         await self._wait("every acknowledged seal is made again", self._sealed)
         await self._wait("sealed work is claimed", self._claimed)
         await self._arrive(UNSEALED_HOURS)
