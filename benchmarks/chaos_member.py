@@ -45,6 +45,7 @@ from muster.verification.bundles import Inspection
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork
 from testbed.weights.checkpoints import make_checkpoint
+from trainer.batches import FileRef
 from trainer.checkpoint import CheckpointMetadata
 from trainer.publisher import Publisher
 from validator.inspector import Inspector
@@ -283,11 +284,12 @@ class Trainer:
         step = (await self._chain.call(runs.run_state(run))).steps
         model = self._folder / f"{step:06d}"
         await asyncio.to_thread(write_step, model, step)
-        accepted = {work.file_hash for work in await self._client.accepted(run, min_step=max(step - 1, 0))}
-        batch = tuple(sorted(accepted - self._used))
-        metadata = CheckpointMetadata(step, "0x" + bytes(32).hex(), batch=batch)
+        works = await self._client.accepted(run, min_step=max(step - 1, 0))
+        fresh = [work for work in works if work.file_hash not in self._used]
+        files = (FileRef(work.step, work.node, work.index, work.file_hash, work.root) for work in fresh)
+        metadata = CheckpointMetadata(step, tuple(files))
         await self._publisher.publish(metadata, model, None)
-        self._last_block, self._used = head, accepted
+        self._last_block, self._used = head, {work.file_hash for work in works}
         shutil.rmtree(self._folder / f"{step - 2:06d}", ignore_errors=True)
         with self._history.request("report", step=step):
             await self._publisher.report(metadata, {"reward": 0.5}, {}, [], finished=False)

@@ -195,14 +195,12 @@ class TruthReader:
 
     async def _verdicts(self) -> set[tuple[str, str, int, str]]:
         """Return all verdicts that it serves: validator, node, index, root."""
-        found, cursor = set[tuple[str, str, int, str]](), None
+        found, place, more = set[tuple[str, str, int, str]](), 0, True
         async with self._run.client(self._swarm.orchestrator.url, None) as client:
-            while True:
-                page = await client.verdicts(self._run.run, cursor)
-                if not page.verdicts:
-                    return found
-                found |= {(one.validator, one.node, one.index, one.root) for one in page.verdicts}
-                cursor = page.cursor
+            while more:
+                more, place = await client.verdicts(self._run.run, place)
+                found |= {(one.validator, one.node, one.index, one.root) for one, _ in more}
+        return found
 
     async def _files(self, names: set[str]) -> frozenset[str]:
         """Return those of these files that are readable by their hash."""

@@ -2,8 +2,8 @@
 
     python benchmarks/rebuild.py [--commitments 100000] [--json]
 
-Storage is a folder with a file for each upload's record and each verdict, two of a commitment, all signed. Seconds of
-`orchestrator.rebuild`, of which each figure's `processor` are CPU seconds of this process:
+Storage is a folder with a file for each upload's record and the log, which has two verdicts of each commitment; all are
+signed. Seconds of `orchestrator.rebuild`, of which each figure's `processor` are CPU seconds of this process:
 
 - `rebuild_new`: into an empty database
 - `rebuild_killed`: into one that has all of it, as after a power cut
@@ -26,29 +26,30 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from sqlalchemy import Connection, delete
+from sqlalchemy import Connection, delete, update
 
 from benchmarks.report import Figure, figure, parser, show
 from muster.chain.keys import Signer
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import Upload
+from muster.protocol.messages import LogEntry, Upload
 from muster.protocol.receipts import upload_target
 from muster.protocol.requests import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, sign_request
 from muster.runtime import telemetry
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.database import Database
 from orchestrator.environments import Environments
+from orchestrator.log import MAX_TOGETHER, Log
 from orchestrator.page.announcements import Announcements
 from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.reports import Reports
 from orchestrator.retention import Retention
 from orchestrator.shown import ShownDocuments
-from orchestrator.tables import uploads, verdicts
+from orchestrator.tables import entries, meta, uploads, verdicts
 from orchestrator.tallies import put_commitments
 from orchestrator.uploads import Uploads
-from orchestrator.verdicts import KeptVerdict, Verdicts
+from orchestrator.verdicts import Verdicts
 from testbed.samples.messages import receipt_of, request_of, verdict_of
 from testbed.samples.terms import keys_of, terms_of
 
@@ -88,20 +89,27 @@ def documents(numbers: range) -> list[tuple[str, bytes]]:
         found.append(("uploads", Upload(receipt=receipt, request=request).model_dump_json().encode()))
         for validator in (key("v1"), key("v2")):
             verdict = verdict_of(**work, file_hash=name, validator=validator.address, signature=UNSIGNED)
-            kept = KeptVerdict(verdict=sign_message(validator, WHERE, verdict), came=0, call=None)
-            found.append(("verdicts", kept.model_dump_json().encode()))
+            found.append(("log", sign_message(validator, WHERE, verdict).to_bytes()))
     return found
 
 
 def fill_storage(folder: Path, number: int) -> None:
-    """Write the documents of so many commitments, a file each."""
+    """Write the documents of so many commitments: a file of each upload, and the log."""
+    lines = list[bytes]()
     parts = [range(first, min(first + OF_NODE, number)) for first in range(0, number, OF_NODE)]
     with ProcessPoolExecutor() as pool:
         for kind, text in chain.from_iterable(pool.map(documents, parts)):
+            if kind == "log":
+                at = LogEntry(place=len(lines), kind="verdict", came=0, received=0.0, text=text.decode())
+                lines.append(at.to_bytes())
+                continue
             name = content_hash(text)[2:]
             path = folder / kind / name[:2] / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
+    (folder / "log").mkdir()
+    for first in range(0, len(lines), MAX_TOGETHER):
+        (folder / "log" / f"{first:016d}").write_bytes(b"\n".join(lines[first : first + MAX_TOGETHER]))
 
 
 class Parts:
@@ -115,25 +123,23 @@ class Parts:
         queries = Queries(database, RUN, terms_of(), self.keys, batch_groups=8, demand_batches=2)
         settings = OrchestratorSettings(storage_url=url, state_dir=folder)
         follower: Any = type("Follower", (), {"queries": queries})()
+        documents = Log(WHERE, database, queries, storage_url=url)
+        Reports(queries, database, documents)
+        Announcements("", queries, database, documents)
         self.parts: dict[str, Any] = {
             "uploads": Uploads(WHERE, unused, queries, database, settings),
-            "verdicts": Verdicts(WHERE, queries, unused, database, unused, storage_url=url),
-            "shown": ShownDocuments(WHERE, queries, database, storage_url=url),
-            "reports": Reports(queries, database, storage_url=url),
-            "environments": Environments(WHERE, RUN, "", database, settings),
-            "announcements": Announcements(WHERE, "", queries, database, storage_url=url),
+            "documents": documents,
+            "verdicts": Verdicts(WHERE, queries, database, documents, unused, storage_url=url),
+            "shown": ShownDocuments(queries, database, documents, storage_url=url),
+            "environments": Environments(RUN, "", database, documents, settings),
             "retention": Retention(WHERE, unused, follower, database, unbonding=0, storage_url=url),
         }
 
     async def rebuild(self) -> tuple[float, float]:
         """Return the seconds that a rebuild takes, and those of this process's CPU."""
         began, worked = time.monotonic(), time.process_time()
-        await rebuild(self.database, WHERE, RUN, self.keys, runs=RUNS, operators=_none, **self.parts)
+        await rebuild(self.database, WHERE, RUN, self.keys, runs=RUNS, **self.parts)
         return time.monotonic() - began, time.process_time() - worked
-
-
-async def _none(nodes: Sequence[str]) -> Sequence[str]:
-    return [""] * len(nodes)
 
 
 def rows_of(number: int) -> Iterator[dict[str, Any]]:
@@ -149,6 +155,10 @@ def forget(connection: Connection, number: int) -> None:
         work = work_of(one)
         for table in (uploads, verdicts):
             connection.execute(delete(table).where(table.c.node == work["node"], table.c.index == work["index"]))
+    head = 2 * (number - number // 100) // MAX_TOGETHER * MAX_TOGETHER
+    connection.execute(delete(verdicts).where(verdicts.c.id >= head))
+    connection.execute(delete(entries).where(entries.c.place >= head))
+    connection.execute(update(meta).where(meta.c.key == "places").values(value=str(head)))
 
 
 async def measure(folder: Path, number: int) -> list[Figure]:

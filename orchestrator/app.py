@@ -11,6 +11,7 @@ from functools import cache, partial
 from importlib.metadata import version
 from typing import Annotated
 
+from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -30,18 +31,15 @@ from muster.protocol.messages import (
     EnvironmentDecision,
     EnvironmentPage,
     JoinDocument,
-    MisbehaviourReport,
     NodeReport,
     Problem,
     RelayOffer,
     RunDescription,
-    ShownLooks,
-    ShownMaster,
+    SignedText,
     StepReport,
     Upload,
     UploadReceipt,
     Verdict,
-    VerdictPage,
 )
 from muster.runtime import telemetry
 from orchestrator import problems
@@ -57,6 +55,7 @@ from orchestrator.page.summary import Summary
 from orchestrator.problems import documented
 from orchestrator.routing import (
     KNOWN,
+    MAX_MESSAGE_BYTES,
     MESSAGE_SECONDS,
     SIGNED,
     TAKEN,
@@ -70,6 +69,7 @@ from orchestrator.routing import (
     Signed,
     SignedByAnyone,
     acknowledge,
+    document_response,
     json_body,
     json_response,
     read_message,
@@ -77,7 +77,6 @@ from orchestrator.routing import (
     takes,
 )
 from orchestrator.service import OrchestratorService
-from orchestrator.shown import Kind, hour_key
 from orchestrator.summaries import gone_file, gone_work, summary_of
 from orchestrator.tallies import find_commitment
 from orchestrator.upload_slots import FILE_SECONDS
@@ -128,7 +127,7 @@ def create_app(service: OrchestratorService) -> FastAPI:
     app.state.service = service
     problems.install(app)
     app.add_middleware(TypedAnswers)
-    for router in (about, files, judgements, runs, shown, contributed, announced, documents, pages):
+    for router in (about, files, judgements, runs, shown, documents_log, contributed, announced, documents, pages):
         app.include_router(router)
     app.state.openapi = cache(partial(_document, app))
     return app
@@ -285,13 +284,6 @@ async def offer_relay(request: Request, response: Response, service: Here, run: 
     return acknowledge(response, await service.relay_directory.offer(caller, run, offered))
 
 
-@runs.post("/runs/{run}/misbehaviour", **takes(MisbehaviourReport))
-async def report_misbehaviour(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
-    """Report a relay that sent other bytes than the anchored root names. 200 when its operator did so before."""
-    report = await read_message(MisbehaviourReport, request, caller)
-    return acknowledge(response, await service.relay_directory.report(caller, run, report))
-
-
 @runs.get("/runs/{run}/uploads/{node}/{index}/{root}", responses=documented(410))
 async def upload(service: Here, _: OurRun, node: AddressPath, index: Index, root: HashPath) -> Upload:
     """Send which file a node uploaded for (index, root): the storage's receipt and the node's own signed request."""
@@ -313,12 +305,6 @@ async def day_summary(service: Here, _: OurRun, day: date) -> StoredFileResponse
     return await _content(service, service.retention.summaries, name)
 
 
-@runs.get("/runs/{run}/verdicts")
-async def verdicts(service: Here, _: OurRun, after: Annotated[str | None, Query(max_length=64)] = None) -> VerdictPage:
-    """Send verdicts in order of arrival, and the cursor to continue from."""
-    return await service.queries.verdict_page(after)
-
-
 @runs.post("/runs/{run}/calls", responses=SIGNED | documented(425), openapi_extra=json_body(CallQuestion))
 async def ask_call(request: Request, service: Here, _: OurRun, caller: Signed) -> CallAnswer:
     """Tell an active validator whether it may look at a commitment now, and when else."""
@@ -336,24 +322,16 @@ async def call(service: Here, _: OurRun, node: AddressPath, index: Index) -> Cal
 shown = APIRouter(prefix="/v1", tags=["shown"], responses=documented(404, 422, 503))
 
 
-@shown.put("/runs/{run}/looks", **takes(ShownLooks))
-async def put_looks(request: Request, response: Response, service: Here, _: OurRun, caller: Signed) -> Ack:
-    """Publish what was counted of an hour's looks; signed twice by the trainer, the list itself and the request."""
-    service.shown.expect_trainer(caller)
-    listed = await read_message(ShownLooks, request, caller, limit=2 * MAX_LIST_CHARS)
-    return acknowledge(response, await service.shown.take_looks(listed))
-
-
-@shown.get("/runs/{run}/looks/latest", response_model=ShownLooks)
-async def latest_looks(service: Here, _: OurRun) -> StoredFileResponse:
+@shown.get("/runs/{run}/looks/latest", response_model=SignedText)
+async def latest_looks(service: Here, _: OurRun) -> Response:
     """Send the latest list of looks."""
     return await _shown(service, "looks", None, "no list of looks yet")
 
 
-@shown.get("/runs/{run}/looks/{hour}", response_model=ShownLooks)
-async def looks(service: Here, _: OurRun, hour: Annotated[int, Path(ge=0, lt=1 << 32)]) -> StoredFileResponse:
+@shown.get("/runs/{run}/looks/{hour}", response_model=SignedText)
+async def looks(service: Here, _: OurRun, hour: Annotated[int, Path(ge=0, lt=1 << 32)]) -> Response:
     """Send what was counted of the looks at an hour's commitments; hours count from 1970."""
-    return await _shown(service, "looks", hour_key(hour), f"no list of looks of hour {hour}")
+    return await _shown(service, "looks", str(hour), f"no list of looks of hour {hour}")
 
 
 @shown.put("/runs/{run}/grades/{name}", **TAKEN, openapi_extra=_BINARY)
@@ -371,35 +349,57 @@ async def put_grades(
 @shown.get("/runs/{run}/grades/{name}", response_class=StreamingResponse, responses=documented(410))
 async def grades(service: Here, _: OurRun, name: HashPath) -> StoredFileResponse:
     """Send grades by their content hash, which the reader checks."""
-    return await _content(service, service.shown.stores["grades"], name)
+    return await _content(service, service.shown.grades, name)
 
 
-@shown.put("/runs/{run}/masters/{epoch}", **takes(ShownMaster))
-async def put_master(
-    request: Request, response: Response, service: Here, _: OurRun, caller: Signed, epoch: Epoch
-) -> Ack:
-    """Show the master of an epoch of private tests; signed by the trainer, and checked by the terms."""
-    service.shown.expect_trainer(caller)
-    given = await read_message(ShownMaster, request, caller)
-    if given.epoch != epoch:
-        raise problems.malformed(f"the path names epoch {epoch}, the message epoch {given.epoch}")
-    return acknowledge(response, await service.shown.take_master(given))
-
-
-@shown.get("/runs/{run}/masters/{epoch}", response_model=ShownMaster)
-async def master(service: Here, _: OurRun, epoch: Epoch) -> StoredFileResponse:
+@shown.get("/runs/{run}/masters/{epoch}", response_model=SignedText)
+async def master(service: Here, _: OurRun, epoch: Epoch) -> Response:
     """Send the master of an epoch of private tests, from which all earlier ones follow."""
-    return await _shown(service, "masters", str(epoch), f"the master of epoch {epoch} is not shown")
+    return await _shown(service, "master", str(epoch), f"the master of epoch {epoch} is not shown")
 
 
-async def _shown(service: OrchestratorService, kind: Kind, key: str | None, lack: str) -> StoredFileResponse:
+async def _shown(service: OrchestratorService, kind: str, key: str | None, lack: str) -> Response:
     """Send a document by its key, the latest without one."""
-    name = await service.shown.name_of(kind, key)
-    found = await service.shown.stores[kind].open(name) if name else None
+    found = await service.database.read(lambda connection: service.documents.latest(connection, kind, key))
     if found is None:
         raise problems.not_found(lack)
-    headers = {"Content-Length": str(found.size)}
-    return StoredFileResponse(found.chunks, headers=headers, media_type="application/json")
+    return json_response(found.text.encode())
+
+
+@shown.get("/runs/{run}/batches/{root}", response_model=SignedText)
+async def batch(service: Here, _: OurRun, root: HashPath) -> Response:
+    """Send what a step was trained on (a `StepDocument`), by its batch root on chain."""
+    return await _shown(service, "step", root, f"no step with batch root {root} is kept here")
+
+
+# The log
+
+documents_log = APIRouter(prefix="/v1", tags=["log"], responses=documented(404, 422, 503))
+
+
+@documents_log.post("/runs/{run}/log", **takes(SignedText))
+async def add_document(request: Request, response: Response, service: Here, _: OurRun, caller: Signed) -> Ack:
+    """Add a document to the log; signed twice, the document and the request. 200 when it is known already."""
+    limit = 2 * MAX_LIST_CHARS if caller.is_trainer else MAX_MESSAGE_BYTES
+    signed = await read_message(SignedText, request, caller, limit=limit)
+    return acknowledge(response, await service.documents.take(signed.kind, signed, sender=caller.address))
+
+
+@documents_log.get("/runs/{run}/log")
+async def read_log(
+    service: Here,
+    _: OurRun,
+    after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
+    kind: Annotated[str | None, Query(pattern="^[a-z]{1,16}$")] = None,
+    node: Annotated[str | None, Query(pattern="^0x[0-9a-fA-F]{40}$")] = None,
+    index: Annotated[int | None, Query(ge=0, lt=1 << 32)] = None,
+) -> Response:
+    """Send signed documents from a place on, in their order, and the place to go on from.
+
+    Of one `kind`, or about one `node`, or about its commitment with this `index`.
+    """
+    subject = None if node is None else to_checksum_address(node)
+    return document_response(await service.documents.page(after, kind=kind, subject=subject, number=index))
 
 
 @runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])
@@ -422,13 +422,6 @@ async def demand(
     """
     service.follower.expect_complete()
     return await service.queries.demand()
-
-
-@runs.post("/runs/{run}/steps", status_code=201, responses=SIGNED, openapi_extra=json_body(StepReport))
-async def post_step(request: Request, service: Here, run: OurRun, caller: Signed) -> Ack:
-    """Report an update; signed by the run's trainer. The last report of a step counts."""
-    await service.reports.receive(caller, run, await read_message(StepReport, request, caller))
-    return Ack(new=True)
 
 
 @runs.get("/runs/{run}/steps/{step}")
@@ -490,7 +483,7 @@ async def decide_environment(
     """Admit or refuse an environment; signed twice by the run's owner, the decision itself and the request."""
     service.environments.expect_owner(caller)
     decision = await read_message(EnvironmentDecision, request, caller)
-    return acknowledge(response, await service.environments.decide(run, decision))
+    return acknowledge(response, await service.documents.take("decision", decision))
 
 
 @contributed.get("/environments/{name}", response_class=StreamingResponse, responses=documented(404, 422, 503))

@@ -9,13 +9,14 @@ The rules:
 3. A name and version of an author is one pack, for ever. So many of an author's packs may wait for the owner, so many
    of all, and so many may be listed that the owner has not refused: what it refuses takes no place.
 4. The run's owner decides by a signed message, the later one counts. Everybody can check both signatures.
-5. Packs and decisions are copied to storage, from which a new database is filled.
+5. Packs are copied to storage, from which a new database is filled; decisions are in the log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +26,6 @@ from starlette.requests import Request
 
 from muster.clients.storage import ContentStore
 from muster.constants import REQUEST_LIFETIME_SECONDS
-from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.messages import EnvironmentDecision, EnvironmentPage, ListedEnvironment
 from muster.runtime import telemetry
 from muster.settings.schema import OrchestratorSettings
@@ -33,6 +33,7 @@ from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database
+from orchestrator.log import Kind, Log, Offered, Placed
 from orchestrator.queries import member_of
 from orchestrator.statements import insert_once, row_of
 from orchestrator.tables import environments
@@ -66,15 +67,28 @@ class SubmissionCounts:
 class Environments:
     """Receives and lists environments. One per service."""
 
-    def __init__(self, where: Domain, run: int, owner: str, database: Database, settings: OrchestratorSettings) -> None:
-        self._where = where
+    def __init__(
+        self, run: int, owner: str, database: Database, documents: Log, settings: OrchestratorSettings
+    ) -> None:
         self._run = run
         self._owner = owner
         self._database = database
         self._submissions = settings.submissions
         self._slots = UploadSlots(AT_ONCE, AT_ONCE * MAX_PACK_BYTES)
         self.packs = ContentStore(settings.storage_url, "environments")
-        self.decisions = ContentStore(settings.storage_url, "decisions")
+        documents.add_kind(
+            Kind(
+                name="decision",
+                message=EnvironmentDecision,
+                noun="decision",
+                key=lambda decision: decision.environment,
+                may_sign=lambda _connection, _decision: {owner},
+                could_sign=lambda _decision, signer: signer == owner,
+                fits=self._fits,
+                replaces=lambda new, earlier: new.decided > earlier.decided,
+                project=_decide,
+            )
+        )
 
     async def receive(self, request: Request, caller: Caller) -> bool:
         """Receive a pack from its author; return whether it is new.
@@ -146,55 +160,14 @@ class Environments:
                 f"{caller.address} is not the owner of run {self._run}, {self._owner}", "use the owner's key"
             )
 
-    async def decide(self, run: int, decision: EnvironmentDecision) -> bool:
-        """Take the owner's decision about an environment; return whether it is new."""
-        if decision.run != run:
-            raise problems.another_run(decision.run, run)
+    def _fits(self, connection: Connection, offered: Offered[EnvironmentDecision]) -> str:
+        decision = offered.document
         if decision.decided > time.time() + REQUEST_LIFETIME_SECONDS:
             raise problems.malformed("the decision is of the future", "set this machine's clock")
-        self._check_owner(decision)
-        if not await self.apply(decision, dry=True):
-            return False
-        await self.decisions.put(decision.model_dump_json().encode())
-        return await self.apply(decision)
-
-    async def apply(self, decision: EnvironmentDecision, *, dry: bool = False) -> bool:
-        """Write a decision down, unless it is known or a later one is; return whether that changes anything.
-
-        Raises RefusedError when there is no such environment, or when a later decision is known.
-        """
-
-        def write(connection: Connection) -> bool:
-            query = select(environments.c.decided, environments.c.document)
-            row = connection.execute(query.where(environments.c.hash == decision.environment)).one_or_none()
-            if row is None:
-                raise problems.not_found(f"no environment {decision.environment} is listed here", "muster env list")
-            listed = ListedEnvironment.model_validate_json(row.document)
-            if listed.decision == decision:
-                return False
-            if row.decided >= decision.decided:
-                raise problems.conflict("a decision that is as late or later is known", "muster env list")
-            state = "admitted" if decision.admitted else "refused"
-            document = listed.model_copy(update={"state": state, "decision": decision}).model_dump_json()
-            if not dry:
-                changed = update(environments).where(environments.c.hash == decision.environment)
-                connection.execute(changed.values(state=state, decided=decision.decided, document=document))
-            return True
-
-        return await self._database.write(write, news=not dry)
-
-    def _check_owner(self, decision: EnvironmentDecision) -> None:
-        signer = recover_signer(self._where, decision)
-        if signer != self._owner:
-            raise problems.not_allowed(
-                f"the decision is signed by {signer}; the owner of run {self._run} is {self._owner}",
-                "use the owner's key: --operator WALLET",
-            )
-
-    def check_decision(self, decision: EnvironmentDecision) -> None:
-        """Raise CheckError unless a decision from storage is this run's and its owner's."""
-        if decision.run == self._run:
-            self._check_owner(decision)
+        listed = select(environments.c.id).where(environments.c.hash == decision.environment)
+        if connection.execute(listed).first() is None:
+            raise problems.not_found(f"no environment {decision.environment} is listed here", "muster env list")
+        return ""
 
     async def page(self, after: int) -> EnvironmentPage:
         """Return the environments after a cursor, in the order in which they came."""
@@ -205,6 +178,19 @@ class Environments:
             environments=[ListedEnvironment.model_validate_json(row.document) for row in rows],
             cursor=rows[-1].id if rows else after,
         )
+
+
+def _decide(connection: Connection, found: Sequence[Placed[EnvironmentDecision]]) -> None:
+    for decision in (one.document for one in found):
+        here = environments.c.hash == decision.environment
+        document = connection.execute(select(environments.c.document).where(here)).scalar()
+        if document is None:  # in a database that is filled again its pack may be damaged in storage
+            continue
+        listed = ListedEnvironment.model_validate_json(document)
+        state = "admitted" if decision.admitted else "refused"
+        text = listed.model_copy(update={"state": state, "decision": decision}).model_dump_json()
+        changed = update(environments).where(here).values(state=state, decided=decision.decided, document=text)
+        connection.execute(changed)
 
 
 def _counts(connection: Connection, author: str) -> SubmissionCounts:

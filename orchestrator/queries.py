@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, exists, func, literal, or_, select, tuple_
+from sqlalchemy import Connection, Table, and_, bindparam, exists, func, or_, select, tuple_
 
 from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
 from muster.protocol.keys import Keys, RunKeys
 from muster.protocol.looks import Seating, hold_seconds
-from muster.protocol.messages import AcceptedCommitment, Demand, NodeReport, Upload, Verdict, VerdictPage
+from muster.protocol.messages import AcceptedCommitment, Demand, NodeReport, Upload, Verdict
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator.commitment_status import (
@@ -35,10 +35,7 @@ from orchestrator.statements import ANY_OF, rows_of_any
 from orchestrator.tables import WAITING, calls, cases, commitments, nodes, uploads, verdicts
 from orchestrator.tallies import OUTCOME, STATES, CommitmentState, set_statuses
 
-MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50
-MAX_PAGE_CHARACTERS: Final = 6 << 20
-"""Characters of verdicts in one answer, unless a single one has more."""
 
 MAX_KEPT_VERSIONS: Final = 4
 """Answers that are kept, each of a version of the database and an hour: what all ask for, and what is being made."""
@@ -91,34 +88,6 @@ class Queries:
     async def upload(self, node: str, index: int, root: str) -> Upload | None:
         """Return which file a node uploaded for (index, root)."""
         return await self._database.read(lambda connection: upload_of(connection, node, index, root))
-
-    async def verdict_page(self, after: str | None) -> VerdictPage:
-        """Return the first verdicts after a cursor, MAX_PAGE_CHARACTERS characters of them, and the cursor behind.
-
-        A cursor of a database that was deleted since starts from the first one.
-        """
-        identity, _, place = (after or "").partition(".")
-        known = identity == self._database.identity and place.isascii() and place.isdigit() and len(place) < 19
-        last = int(place) if known else 0
-        query = select(*verdicts.c["id", "document", "came"]).where(verdicts.c.id > literal(last, BigInteger))
-        query = query.order_by(verdicts.c.id).limit(MAX_VERDICTS).execution_options(yield_per=16)
-
-        def read(connection: Connection) -> list[Any]:
-            found, room = list[Any](), MAX_PAGE_CHARACTERS
-            with connection.execute(query) as rows:
-                for row in rows:
-                    room -= len(row.document)
-                    if found and room < 0:
-                        break
-                    found.append(row)
-            return found
-
-        found = await self._database.read(read)
-        return VerdictPage(
-            verdicts=[Verdict.model_validate_json(row.document) for row in found],
-            came=[row.came for row in found],
-            cursor=f"{self._database.identity}.{found[-1].id if found else last}",
-        )
 
     async def accepted(self, min_step: int) -> bytes:
         """Return accepted commitments that no report has used or left out, oldest first, as a JSON list.

@@ -3,20 +3,19 @@
 An offer lasts as long as its member renews it; a new one is taken only if its URL answers here. A node that received
 other bytes than the anchored root names reports the source, signed. Reports by two operators hide an offer for a while;
 one alone hides nothing, so that no operator can silence a rival. The owner's own relays stay listed: every client
-checks every byte anyway. Offers and who reported are in the database, the reports with their signatures in storage.
+checks every byte anyway. Offers are in the database alone, reports in the log.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from sqlalchemy import Connection, delete, func, select
 
-from muster.clients.storage import ContentStore
-from muster.protocol.messages import Message, MisbehaviourReport, RelayOffer, SignedMisbehaviourReport
+from muster.protocol.messages import Message, MisbehaviourReport, RelayOffer
 from muster.runtime import telemetry
 from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.connection import is_private, url_problem
@@ -25,6 +24,8 @@ from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.events import record_event
+from orchestrator.log import Kind, KnownError, Log, Offered, Placed
+from orchestrator.queries import member_of
 from orchestrator.statements import upsert
 from orchestrator.tables import relay_offers, relay_reports
 
@@ -74,14 +75,25 @@ class RelayDirectory:
     own: list[str]
     """The owner's relays, always listed first."""
     database: Database
+    documents: Log
     _: KW_ONLY
-    storage_url: str
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         self._own = list(dict.fromkeys(url.rstrip("/") for url in self.own))
         self._local = is_private(self.url)
-        self.copies = ContentStore(self.storage_url, "misbehaviour")
+        self.documents.add_kind(
+            Kind(
+                name="misbehaviour",
+                message=MisbehaviourReport,
+                noun="report",
+                key=lambda report: report.url,
+                fits=self._fits,
+                replaces=lambda _new, _earlier: True,
+                repeats=True,
+                project=self._project,
+            )
+        )
         self._checks = 0
         """Offered URLs that are being tried now."""
 
@@ -162,33 +174,25 @@ class RelayDirectory:
             raise problems.malformed(f"{offered.url!r} cannot be listed: it {problem}")
         return offered.url.rstrip("/"), member.operator
 
-    async def report(self, caller: Caller, run: int, report: MisbehaviourReport) -> bool:
-        """Take a report of a misbehaving source; return whether its operator had not reported that source yet."""
-        if caller.member is None:
-            raise problems.not_allowed(f"{caller.address} is no node of run {self.run}")
-        if report.run != run:
-            raise problems.another_run(report.run, self.run)
-        url, operator = report.url.rstrip("/"), caller.member.operator
+    def _fits(self, connection: Connection, offered: Offered[MisbehaviourReport]) -> str:
+        """Return the reporter's operator. Raises RefusedError where no report is taken, KnownError where one is."""
+        member, url = member_of(connection, offered.signer), offered.document.url.rstrip("/")
+        if member is None:
+            raise problems.not_allowed(f"{offered.signer} is no node of run {self.run}")
         if url_problem(url):  # what is no URL may not even be asked a database for
             raise self._unknown(url)
-        data = {"relay": url, "by": caller.address, "root": report.root, "why": report.why, "evidence": ""}
+        if not self._is_new_report(connection, url, member.operator):
+            raise KnownError
+        return member.operator
 
-        def write(connection: Connection) -> bool:
-            is_new, now = self._is_new_report(connection, url, operator), self.clock()
-            connection.execute(delete(relay_reports).where(relay_reports.c.expiry <= now))
-            upsert(connection, relay_reports, {"url": url, "operator": operator, "expiry": now + HIDDEN_SECONDS})
-            if is_new:
-                source = f"misbehaviour:{url}:{caller.address}:{data['evidence']}"
-                record_event(connection, "relay misbehaved", data, source)
-            return is_new
-
-        if await self.database.read(lambda connection: self._is_new_report(connection, url, operator)):
-            signed = SignedMisbehaviourReport(report=report, request=caller.request)
-            data["evidence"] = await self.copies.put(signed.model_dump_json().encode())
-        if new := await self.database.write(write):
+    def _project(self, connection: Connection, found: Sequence[Placed[MisbehaviourReport]]) -> None:
+        for one in found:
+            url = one.document.url.rstrip("/")
+            _hide(connection, url, one.at.beside, one.at.received)
+            data = {"relay": url, "by": one.signer, **one.document.model_dump(include={"root", "why"})}
+            record_event(connection, "relay misbehaved", data, f"misbehaviour:{one.at.place}")
             REPORTS.inc()
-            log.warning("relay misbehaved", url=url, by=caller.address, why=report.why)
-        return new
+            log.warning("relay misbehaved", url=url, by=one.signer, why=one.document.why)
 
     def _unknown(self, url: str) -> Exception:
         return problems.not_found(f"{url!r} is no relay of run {self.run}")
@@ -205,3 +209,9 @@ class RelayDirectory:
         if len(connection.execute(valid.where(reports.operator == operator)).all()) >= MAX_REPORTS:
             raise problems.try_later(f"{operator} has reported {MAX_REPORTS} relays within the hour")
         return True
+
+
+def _hide(connection: Connection, url: str, operator: str, now: float) -> None:
+    """Let an operator's report of a source count for a while."""
+    connection.execute(delete(relay_reports).where(relay_reports.c.expiry <= now))
+    upsert(connection, relay_reports, {"url": url, "operator": operator, "expiry": now + HIDDEN_SECONDS})

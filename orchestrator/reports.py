@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
-from pydantic import Field
 from sqlalchemy import Connection, delete, select, update
 
-from muster.clients.storage import DocumentStore
-from muster.protocol.messages import Message, RowCheck, StepReport
+from muster.protocol.messages import RowCheck, StepReport
 from muster.runtime import telemetry
 from orchestrator import problems, tallies
-from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.events import record_event
+from orchestrator.log import Kind, Log, Offered, Placed
 from orchestrator.page import series
 from orchestrator.queries import Queries, same_work
 from orchestrator.statements import insert_once, upsert
@@ -29,43 +25,27 @@ STEP: Final = telemetry.gauge("reported_step", "Newest policy step the trainer r
 log = telemetry.logger("orchestrator")
 
 
-class KeptReport(Message):
-    """A report as storage keeps it: among several of one step, the one received last counts."""
-
-    report: StepReport
-    received: float = Field(ge=0)
-
-
 class Reports:
-    """Receives the trainer's reports. One per service."""
+    """What the trainer's reports lead to. One per service."""
 
-    def __init__(self, queries: Queries, database: Database, *, storage_url: str) -> None:
+    def __init__(self, queries: Queries, database: Database, documents: Log) -> None:
         self._queries = queries
         self._database = database
-        self.copies = DocumentStore(storage_url, "steps")
         self._has_warned = False
-
-    async def receive(self, caller: Caller, run: int, report: StepReport) -> None:
-        """Take a report. A later one of the same step replaces it: a restarted trainer may train a step again.
-
-        Of an earlier report of the same batch, metrics, stages and refused files stay that the later one lacks: the
-        trainer does not measure them twice.
-        """
-        if not caller.is_trainer:
-            raise problems.not_allowed(f"{caller.address} is not the run's trainer {self._queries.keys_now.trainer}")
-        if report.run != run:
-            raise problems.another_run(report.run, self._queries.run)
-        if len(report.batch) + len(report.dropped) > MAX_FILES:
-            raise problems.malformed(f"a report names at most {MAX_FILES} files")
-        kept = KeptReport(report=report, received=time.time())
-        await self.copies.add(kept.model_dump_json().encode())
-        await self.record(kept)
-        log.info("step", step=report.step, files=len(report.batch), finished=report.finished)
-
-    async def record(self, kept: KeptReport) -> None:
-        """Record a report, and that its files are used up, in the database."""
-        await self._database.write(partial(self._write, kept=kept))
-        STEP.set(kept.report.step)
+        documents.add_kind(
+            Kind(
+                name="report",
+                message=StepReport,
+                noun="report",
+                key=lambda report: str(report.step),
+                may_sign=lambda _connection, _report: {queries.keys_now.trainer},
+                could_sign=lambda _report, signer: queries.keys.ever_trained(signer),
+                fits=_expect_few,
+                replaces=lambda _new, _earlier: True,
+                about=lambda report: ("", report.step),
+                project=self._project,
+            )
+        )
 
     async def of_step(self, step: int) -> StepReport | None:
         """Return the last report of a step."""
@@ -73,17 +53,26 @@ class Reports:
         document = await self._database.read(lambda connection: connection.execute(query).scalar())
         return StepReport.model_validate_json(document) if document else None
 
-    def _write(self, connection: Connection, kept: KeptReport) -> None:
-        report = _with_earlier(kept.report, connection)
-        row = {"step": report.step, "document": report.model_dump_json(), "received": kept.received}
-        upsert(connection, steps, row)
-        self._use_up(connection, report.step, _files_of(report))
-        self._refute(connection, report.refuted)
-        self._warn_of(series.record(connection, report.step, report.metrics))
-        shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
-        record_event(connection, "step", shown, f"step:{report.step}:{kept.received}")
-        if report.finished:
-            record_event(connection, "finished", {"step": report.step}, f"finished:{report.step}")
+    def _project(self, connection: Connection, found: Sequence[Placed[StepReport]]) -> None:
+        """Record reports, and that their files are used up.
+
+        A restarted trainer may train a step again: a later report takes the place of an earlier one of its step. Of an
+        earlier one of the same batch, metrics, stages and refused files stay that the later one lacks: the trainer does
+        not measure them twice.
+        """
+        for one in found:
+            report = _with_earlier(one.document, connection)
+            row = {"step": report.step, "document": report.model_dump_json(), "received": one.at.received}
+            upsert(connection, steps, row)
+            self._use_up(connection, report.step, _files_of(report))
+            self._refute(connection, report.refuted)
+            self._warn_of(series.record(connection, report.step, report.metrics))
+            shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
+            record_event(connection, "step", shown, f"step:{report.step}:{one.at.received}")
+            if report.finished:
+                record_event(connection, "finished", {"step": report.step}, f"finished:{report.step}")
+            STEP.set(report.step)
+            log.info("step", step=report.step, files=len(report.batch), finished=report.finished)
 
     def _refute(self, connection: Connection, refuted: Sequence[RowCheck]) -> None:
         """Let rejections whose rows the trainer found true take no place, and hold nothing back."""
@@ -117,6 +106,13 @@ class Reports:
                 tallies.add(connection, node, "files", sign * used)
         trained = tallies.has_batch(connection, step) - had_batch
         tallies.add(connection, self._queries.keys_now.trainer, "updates", trained)
+
+
+def _expect_few(_connection: Connection, offered: Offered[StepReport]) -> str:
+    report = offered.document
+    if len(report.batch) + len(report.dropped) > MAX_FILES:
+        raise problems.malformed(f"a report names at most {MAX_FILES} files")
+    return ""
 
 
 def _files_of(report: StepReport) -> dict[str, bool]:

@@ -5,14 +5,14 @@ and no case about its work is open:
 
 1. The day is closed: nothing is taken about its work any more, so what is left of it stays as it is.
 2. Its summary (`orchestrator.summaries`) is written to storage.
-3. The database lets the summary's outcomes count, then deletes the rows of verdicts, calls and uploads, a few at a
-   time, and notes which files they leave behind.
+3. The database lets the summary's outcomes count, then deletes the rows of verdicts, calls and uploads, and the log's
+   documents, a few at a time, and notes which files they leave behind.
 4. These files are deleted, each only once no row names it.
 
 A process that ends anywhere in between leaves the next one a day to resume. Evidence goes by the hour at which it was
-posted, and so do grades of private tests; lists of looks, but the latest, go by theirs. Where days do not go
-(`orchestrator.retention`), this does all the same, after a day: a file that no commitment names, and evidence that no
-verdict or case does. The process with the lease does all this.
+posted, and so do grades of private tests; lists of looks, but the latest, go with the day of their hour. Where days do
+not go (`orchestrator.retention`), this does all the same, after a day: a file that no commitment names, and evidence
+that no verdict or case does. The process with the lease does all this.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, and_, delete, func, select, tuple_, update
 
-from muster.clients.storage import ContentStore, documents_in
+from muster.clients.storage import ContentStore, SegmentStore
 from muster.constants import HOUR_SECONDS, UNNAMED_SECONDS
 from muster.errors import TRANSIENT, CheckError, StorageError
 from muster.protocol.eip712 import Domain, TypedSigner
@@ -45,8 +45,9 @@ from orchestrator.summaries import (
     DayOfWork,
     close,
     date_of,
+    documents_of,
+    forget,
     leave,
-    outcome_of,
     read_day,
     restore,
     settle,
@@ -59,8 +60,8 @@ from orchestrator.tables import (
     calls,
     cases,
     commitments,
-    documents,
     evidence,
+    grades,
     hour_tallies,
     leaving,
     outcomes,
@@ -70,7 +71,6 @@ from orchestrator.tables import (
 )
 from orchestrator.tallies import DAY_HOURS
 from orchestrator.uploads import IS_COMMITTED
-from orchestrator.verdicts import KeptVerdict
 
 POLL_SECONDS: Final = 30.0
 ENDINGS_AT_ONCE: Final = 32
@@ -106,6 +106,7 @@ class Retention:
         """The chain's hour of the last look for what nothing names, which reads all uploads."""
         self.summaries = ContentStore(storage_url, "summaries")
         self._stores = {kind: ContentStore(storage_url, kind) for kind in KINDS}
+        self._segments = SegmentStore(storage_url, "log")
         self._shared: set[tuple[str, str]] = set()
         """Files that other rows still name; looked at again after the next day."""
 
@@ -233,14 +234,13 @@ class Retention:
 
     def _forget(self, connection: Connection, day: int, node: str, first: int, last: int) -> None:
         """Delete what members sent about some commitments of a node, and note its files."""
-        stored = select(verdicts.c.stored).where(*within(verdicts, node, first, last)).distinct()
-        left = [("verdicts", name) for name in connection.execute(stored).scalars() if name]
-        own = within(uploads, node, first, last)
+        left, own = list[tuple[str, str]](), within(uploads, node, first, last)
         for row in connection.execute(select(*uploads.c["file_hash", "document"]).where(*own)).all():
             left += [("files", row.file_hash), ("uploads", content_hash(row.document.encode()))]
         for table in (verdicts, calls, uploads):
             connection.execute(delete(table).where(*within(table, node, first, last)))
         leave(connection, left, day)
+        forget(connection, day, *documents_of(node, first, last))
 
     # What belongs to no commitment
 
@@ -264,13 +264,11 @@ class Retention:
                     delete(evidence).where(evidence.c.validator == row.validator, evidence.c.hash == row.hash)
                 )
                 leave(connection, [("evidence", row.hash)], row.hour // DAY_HOURS)
-        latest = select(func.max(documents.c.key)).where(documents.c.kind == "looks").scalar_subquery()
-        aged = select(documents).where(documents.c.kind.in_(AGING), documents.c.key != func.coalesce(latest, ""))
-        for row in connection.execute(aged.order_by(documents.c.hour).limit(FILES_AT_ONCE)).all():
+        aged = select(grades).order_by(grades.c.hour).limit(FILES_AT_ONCE)
+        for row in connection.execute(aged).all():
             if self._is_over(row.hour):
-                here = documents.c.kind == row.kind, documents.c.key == row.key
-                connection.execute(delete(documents).where(*here))
-                leave(connection, [(row.kind, row.stored)], row.hour // DAY_HOURS)
+                connection.execute(delete(grades).where(grades.c.hash == row.hash))
+                leave(connection, [("grades", row.hash)], row.hour // DAY_HOURS)
 
     def unnamed(self, connection: Connection) -> list[Any]:
         """Return some uploads that have had no commitment for a day, by the chain's clock and this machine's."""
@@ -288,8 +286,6 @@ class Retention:
     async def _delete_files(self) -> bool:
         """Delete some files that no row names; return whether there were any to look at."""
         waiting = select(*leaving.c["kind", "name"]).where(leaving.c.since.is_(None))
-        if not self._days:
-            waiting = waiting.where(leaving.c.kind != SHARED)
         waiting = waiting.order_by(leaving.c.kind).limit(FILES_AT_ONCE + len(self._shared))
         found = await self._database.read(lambda connection: connection.execute(waiting).all())
         some = [(row.kind, row.name) for row in found if (row.kind, row.name) not in self._shared]
@@ -298,7 +294,7 @@ class Retention:
             if await self._is_shared(kind, name):
                 self._shared.add((kind, name))
             else:
-                await self._stores[kind].delete(name)
+                await (self._segments.delete(int(name)) if kind == "log" else self._stores[kind].delete(name))
                 gone.append((kind, name))
         done = tuple_(leaving.c.kind, leaving.c.name).in_(gone)
         since = update(leaving).where(done).values(since=self._queries.chain.now)
@@ -309,30 +305,11 @@ class Retention:
 
     async def _is_shared(self, kind: str, name: str) -> bool:
         """Return whether a file is needed by what has not gone."""
-        if kind == SHARED:
-            return await self._holds_others(kind, name)
-        column = {"files": uploads.c.file_hash, "evidence": evidence.c.hash, "grades": documents.c.key}.get(kind)
+        column = {"files": uploads.c.file_hash, "evidence": evidence.c.hash, "grades": grades.c.hash}.get(kind)
         if column is None:
             return False
         names = select(column).where(column == name).limit(1)
         return await self._database.read(lambda connection: connection.execute(names).scalar()) is not None
-
-    async def _holds_others(self, kind: str, name: str) -> bool:
-        """Return whether a file that several documents share has any about work that is not summarised."""
-        store = self._stores[kind]
-        if not await store.exists(name):
-            return False
-        try:
-            works = [KeptVerdict.model_validate_json(text).verdict for text in await documents_in(store, name)]
-        except (CheckError, ValueError) as error:
-            log.warning("left alone", kind=kind, name=name, reason=str(error).splitlines()[0])
-            return True
-
-        def others(connection: Connection) -> bool:
-            swept = [select(outcomes.c.node).where(*outcome_of(work.node, work.index)) for work in works]
-            return any(connection.execute(query).scalar() is None for query in swept)
-
-        return await self._database.read(others)
 
 
 def forget_uploads(connection: Connection, rows: Sequence[Any]) -> None:
@@ -343,12 +320,8 @@ def forget_uploads(connection: Connection, rows: Sequence[Any]) -> None:
             leave(connection, [("files", row.file_hash), ("uploads", content_hash(row.document.encode()))], 0)
 
 
-SHARED: Final = "verdicts"
-"""The kind of files that several documents share."""
-AGING: Final = ("grades", "looks")
-"""Kinds of what the trainer shows that go by the hour."""
-KINDS: Final = ("files", "uploads", "evidence", SHARED, *AGING)
-"""Kinds of files that go."""
+KINDS: Final = ("files", "uploads", "evidence", "grades")
+"""Kinds of files that go, besides those of the log."""
 _UNSWEPT: Final = select(outcomes.c.day).where(outcomes.c.swept.is_(False)).limit(1)
 
 

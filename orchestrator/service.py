@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ from orchestrator.demand_board import DemandBoard
 from orchestrator.environments import Environments
 from orchestrator.kept import KeptAnswers
 from orchestrator.lease import leading, only_process, own_spool
+from orchestrator.log import Log
 from orchestrator.page.announcements import Announcements
 from orchestrator.page.overview import RunIdentity
 from orchestrator.page.parts import PageParts, page_running
@@ -69,6 +70,7 @@ class OrchestratorService:
     demand: DemandBoard
     follower: Follower
     gate: Gate
+    documents: Log
     uploads: Uploads
     verdicts: Verdicts
     calls: Calls
@@ -152,12 +154,13 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         queries.chain = ChainState(now=head.timestamp)
         uploads = Uploads(where, signer, queries, database, ours)
         uploads.spool = stack.enter_context(own_spool(uploads.spool))
-        shown = ShownDocuments(where, queries, database, storage_url=storage_url)
-        reports = Reports(queries, database, storage_url=storage_url)
+        documents = Log(where, database, queries, storage_url=storage_url)
+        shown = ShownDocuments(queries, database, documents, storage_url=storage_url)
+        reports = Reports(queries, database, documents)
         owner = (await chain.call(runs.run_info(settings.run))).owner
-        environments = Environments(where, settings.run, owner, database, ours)
-        relays = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url)
-        announcements = Announcements(where, owner, queries, database, storage_url=storage_url)
+        environments = Environments(settings.run, owner, database, documents, ours)
+        relays = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, documents)
+        announcements = Announcements(owner, queries, database, documents)
         # 4. The run's own files, and whose tasks they are.
         files = await offer_files(ours.run_folder, uploads.files)
         await warn_of_lacks(terms, settings.shardcast.relays, uploads.files)
@@ -167,7 +170,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         follower = Follower(chain, database, queries, settings.chain, attribution)
         calls = Calls(queries, follower, database)
         verdicts = Verdicts(
-            where, queries, follower, database, calls, storage_url=storage_url, key_bytes=ours.key_bytes
+            where, queries, database, documents, calls, storage_url=storage_url, key_bytes=ours.key_bytes
         )
         unbonding = await chain.call(registry.unbonding())
         days = ours.retention == "deadlines"
@@ -181,13 +184,11 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             settings.run,
             keys,
             runs=addresses.runs,
+            documents=documents,
             uploads=uploads,
             verdicts=verdicts,
             shown=shown,
-            reports=reports,
             environments=environments,
-            announcements=announcements,
-            operators=lambda nodes: _operators(chain, settings.run, nodes),
             retention=retention,
         )
         mark = StartMark(database, storage_url, about)
@@ -218,6 +219,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             demand=DemandBoard(queries, follower.expect_complete),
             follower=follower,
             gate=Gate(where, ours.url, ours.hosts, database=database, queries=queries, follower=follower),
+            documents=documents,
             uploads=uploads,
             verdicts=verdicts,
             calls=calls,
@@ -229,12 +231,6 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             announcements=announcements,
             page=page,
         )
-
-
-async def _operators(chain: Chain, run: int, nodes: Sequence[str]) -> list[str]:
-    """Return the operators of nodes as the chain has them; "" for what is no node of the run."""
-    found = await chain.call_all([registry.node(node) for node in nodes])
-    return [node.operator if node.run == run else "" for node in found]
 
 
 async def _check_storage(url: str) -> None:

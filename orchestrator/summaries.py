@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
-from sqlalchemy import Connection, and_, delete, func, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
 
 from muster.constants import HOUR_SECONDS
 from muster.errors import MismatchError, RefusedError
@@ -27,6 +27,7 @@ from orchestrator.commitment_status import State
 from orchestrator.statements import insert_new, insert_once
 from orchestrator.tables import (
     commitments,
+    entries,
     hour_tallies,
     leaving,
     outcomes,
@@ -60,6 +61,8 @@ class DayOfWork(StrictDocument):
     nodes: dict[Address, Many[Ending]]
     counts: dict[Address, dict[Kind, int]]
     """What verdicts, reports and files of the day add to what addresses did."""
+    places: Many[tuple[int, int]]
+    """First and last of places of the log whose documents are forgotten with the day."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def summarise(connection: Connection, run: int, day: int) -> DayOfWork:
     """Return what is to be left of a day."""
     hours = day * DAY_HOURS, (day + 1) * DAY_HOURS - 1
     owners = select(hour_tallies.c.node).where(hour_tallies.c.hour.between(*hours)).distinct()
-    roots, nodes = hashlib.sha256(), dict[str, list[Ending]]()
+    roots, nodes, places = hashlib.sha256(), dict[str, list[Ending]](), _lists_of(connection, hours)
     counts = dict[str, dict[Kind, int]]()
     for node in sorted(connection.execute(owners).scalars()):
         earlier = select(func.max(outcomes.c.last)).where(outcomes.c.node == node, outcomes.c.day < day)
@@ -110,7 +113,29 @@ def summarise(connection: Connection, run: int, day: int) -> DayOfWork:
         nodes[node] = list(_endings(rows))
         for first, last, *_ in nodes[node]:
             _count(connection, node, first, last, counts)
-    return DayOfWork(run, day, "0x" + roots.hexdigest(), nodes, counts)
+            places += connection.execute(select(entries.c.place).where(*documents_of(node, first, last))).scalars()
+    return DayOfWork(run, day, "0x" + roots.hexdigest(), nodes, counts, list(_ranges(sorted(places))))
+
+
+def documents_of(node: str, first: int, last: int) -> tuple[Any, ...]:
+    """Return the conditions that rows of the log are about some commitments of a node."""
+    return entries.c.subject == node, entries.c.number.between(first, last), entries.c.kind == "verdict"
+
+
+def _lists_of(connection: Connection, hours: tuple[int, int]) -> list[int]:
+    """Return the places of the lists of looks of some hours; the newest of all stays."""
+    newest = select(func.max(entries.c.place)).where(entries.c.kind == "looks").scalar_subquery()
+    here = entries.c.kind == "looks", entries.c.number.between(*hours), entries.c.place < newest
+    return list(connection.execute(select(entries.c.place).where(*here)).scalars())
+
+
+def _ranges(places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last of places that follow each other. `places`: in order."""
+    start = 0
+    for at, place in enumerate(places, 1):
+        if at == len(places) or places[at] != place + 1:
+            yield places[start], place
+            start = at
 
 
 def _endings(rows: Any) -> Iterator[Ending]:
@@ -164,7 +189,23 @@ def settle(connection: Connection, work: DayOfWork, name: str) -> bool:
     for node, endings in work.nodes.items():
         ended = [dict(zip(_ENDING, ending, strict=True)) for ending in endings]
         insert_new(connection, outcomes, [{"node": node, "day": work.day, "swept": False, **one} for one in ended])
+    for first, last in work.places:
+        forget(connection, work.day, entries.c.kind == "looks", entries.c.place.between(first, last))
     return True
+
+
+def forget(connection: Connection, day: int, *conditions: Any) -> None:
+    """Delete documents of the log, and note the files that have none left."""
+    gone = delete(entries).where(*conditions).returning(entries.c.segment)
+    for first in sorted(set(connection.execute(gone).scalars())):
+        if connection.execute(_FOLLOWING, {"first": first}).scalar() != first:
+            leave(connection, [("log", str(first))], day)
+
+
+_FOLLOWING: Final = (
+    select(entries.c.segment).where(entries.c.place >= bindparam("first")).order_by(entries.c.place).limit(1)
+)
+"""The file of the first document from a place on."""
 
 
 _ENDING: Final = ("first", "last", "status", "reason", "spent")

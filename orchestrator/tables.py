@@ -29,7 +29,7 @@ from sqlalchemy.schema import SchemaItem
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "20"
+VERSION: Final = "21"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -267,6 +267,28 @@ FROM_CHAIN: Final = tuple(table for table in metadata.tables.values() if table i
 
 # From members
 
+entries: Final = _table(
+    "log",
+    Column("place", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
+    Column("kind", String(16), nullable=False),
+    Column("key", String(200), nullable=False),
+    Column("subject", _ADDRESS, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("signer", _ADDRESS, nullable=False),
+    Column("hour", Integer, nullable=False),
+    Column("came", BigInteger, nullable=False),
+    Column("received", Float, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("beside", Text, nullable=False),
+    Column("segment", BigInteger, nullable=False),
+    Index("log_by_key", "kind", "key", "place"),
+    Index("log_by_kind", "kind", "place"),
+    Index("log_by_subject", "subject", "place"),
+    Index("log_by_number", "subject", "number", "place"),
+)
+"""Signed documents in the order in which they were taken (`log.py`): all that follow here are made of them, but files.
+`hour` and `came` are the chain's. `segment`: the first place of the file in storage that a document is in."""
+
 uploads: Final = _table(
     "uploads",
     Column("node", _ADDRESS, primary_key=True),
@@ -282,7 +304,7 @@ uploads: Final = _table(
 
 verdicts: Final = _table(
     "verdicts",
-    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("validator", _ADDRESS, nullable=False),
     Column("node", _ADDRESS, nullable=False),
     Column("index", BigInteger, nullable=False),
@@ -291,8 +313,6 @@ verdicts: Final = _table(
     Column("reason", String(24)),
     Column("document", Text, nullable=False),
     Column("received", Float, nullable=False),
-    Column("stored", _HASH),
-    Column("size", Integer, nullable=False, default=0),
     Column("came", BigInteger, nullable=False),
     Column("drawn_by", _HASH),
     Column("refuted", Boolean, nullable=False, default=False),
@@ -302,9 +322,9 @@ verdicts: Final = _table(
     Index("verdicts_by_commitment", "node", "index", "root"),
     Index("verdicts_by_node", "node", "accepted", literal_column("id DESC")),
 )
-"""One judgement per validator and commitment. `stored`: the file in storage that it is in, and `size` its bytes there.
-`came`: the chain's second of its arrival. `drawn_by`: the hash of the block by which its rows were drawn, null where
-none were. `refuted`: the trainer found the rows true that it rejects."""
+"""One judgement per validator and commitment. `id`: its place in the log. `came`: the chain's second of its arrival.
+`drawn_by`: the hash of the block by which its rows were drawn, null where none were. `refuted`: the trainer found the
+rows true that it rejects."""
 
 calls: Final = _table(
     "calls",
@@ -322,17 +342,13 @@ calls: Final = _table(
 and hash has it. `lapsed`: a JSON list of those that let a place lapse, each with the second; empty for none, null until
 it is final."""
 
-documents: Final = _table(
-    "documents",
-    Column("kind", String(10), primary_key=True),
-    Column("key", String(66), primary_key=True),
-    Column("stored", _HASH, nullable=False),
+grades: Final = _table(
+    "grades",
+    Column("hash", _HASH, primary_key=True),
     Column("hour", Integer, nullable=False),
-    Column("sums", Text, nullable=False, default=""),
-    Index("documents_by_hour", "hour"),
+    Index("grades_by_hour", "hour"),
 )
-"""What the trainer shows (`shown.py`): by kind, and by hour, epoch or hash. `stored`: the file in storage. `hour`: the
-chain's at its arrival, of a list of looks the list's. `sums`: of a list of looks, JSON of what it adds up to."""
+"""Grades of private tests that the trainer showed, by their content hash. `hour`: the chain's at their arrival."""
 
 steps: Final = _table(
     "steps",

@@ -9,31 +9,28 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, bindparam, delete, func, select, update
 
-from muster.clients.storage import ContentStore, DocumentStore
+from muster.clients.storage import ContentStore
 from muster.constants import MAX_EVIDENCE_BYTES, UNNAMED_SECONDS
-from muster.errors import CheckError, MismatchError, StorageError
+from muster.errors import CheckError, StorageError
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import Address, Hash, Message, Verdict
-from muster.protocol.receipts import check_verdict
 from muster.runtime import telemetry
 from orchestrator import problems, tallies
 from orchestrator.auth import Caller
 from orchestrator.calls import Calls
-from orchestrator.chain_follower import Follower
-from orchestrator.commitment_status import CommitmentStatus
 from orchestrator.database import Database
 from orchestrator.events import record_event
+from orchestrator.log import Kind, Log, Offered, Placed
 from orchestrator.queries import NAMED, Queries, named, same_work
-from orchestrator.statements import add_all, insert_each, insert_once, row_of
-from orchestrator.summaries import gone_work, leave
+from orchestrator.statements import add_all, insert_new, insert_once, row_of
+from orchestrator.summaries import gone_work
 from orchestrator.tables import calls, cases, counts, evidence, uploads, verdicts
 from orchestrator.uploads import full
 
@@ -46,29 +43,12 @@ log = telemetry.logger("orchestrator")
 
 
 class KeptCall(Message):
-    """Who was called to look at a commitment, as a row of the table `calls` says."""
+    """Who was called to look at a commitment, as a row of the table `calls` says. The log has it beside a verdict."""
 
     block: int
     hash: Hash
     order: str
     opens: int
-
-
-class KeptVerdict(Message):
-    """A verdict as storage keeps it: a rebuild finds when it came, and who was called."""
-
-    verdict: Verdict
-    came: int
-    call: KeptCall | None
-
-
-@dataclass(frozen=True)
-class RecordedVerdict:
-    """A verdict that is recorded. `stored`: the file in storage that it is in."""
-
-    kept: KeptVerdict
-    received: float
-    stored: str
 
 
 class Verdicts:
@@ -78,8 +58,8 @@ class Verdicts:
         self,
         where: Domain,
         queries: Queries,
-        follower: Follower,
         database: Database,
+        documents: Log,
         calls: Calls,
         *,
         storage_url: str,
@@ -89,13 +69,24 @@ class Verdicts:
         self._key_bytes = key_bytes
         self._where = where
         self._queries = queries
-        self._follower = follower
         self._database = database
+        self._documents = documents
         self._calls = calls
-        self._known = database.together(what_is_known, writes=False)
-        self._write = database.together(self.write_all)
         self.evidence = ContentStore(storage_url, "evidence")
-        self.copies = DocumentStore(storage_url, "verdicts")
+        documents.add_kind(
+            Kind(
+                name="verdict",
+                message=Verdict,
+                noun="verdict",
+                key=lambda verdict: ":".join(str(getattr(verdict, name)) for name in _KEY),
+                may_sign=lambda _connection, verdict: {verdict.validator},
+                could_sign=lambda verdict, signer: signer == verdict.validator,
+                fits=_fits,
+                replaces=lambda _new, _earlier: True,
+                about=lambda verdict: (verdict.node, verdict.index),
+                project=self._project,
+            )
+        )
 
     async def expect_evidence(self, caller: Caller, size: int = 0) -> None:
         """Refuse a bundle of a caller that may not post any, or no more of them now. `size`: its bytes."""
@@ -118,80 +109,56 @@ class Verdicts:
 
     async def receive(self, caller: Caller, verdict: Verdict) -> bool:
         """Take a verdict; return whether it is new. The same one again changes nothing, another one is refused."""
-        # 1. The sender and the signature.
-        if verdict.run != self._queries.run:
-            raise problems.another_run(verdict.run, self._queries.run)
+        # 1. The sender.
         caller.active_validator()
         if verdict.validator != caller.address:
             raise problems.not_allowed(f"the verdict is {verdict.validator}'s, the request {caller.address}'s")
-        try:
-            check_verdict(self._where, verdict)
-        except MismatchError as error:
-            raise problems.not_allowed(str(error), "check chain.chain_id and the address book") from error
 
-        # 2. What is known of its subject. The commitment may have been mined a moment ago.
-        known = await self._known(verdict)
-        if known.earlier == verdict:
-            if verdict.evidence is not None:  # it may have been posted again
-                await self._database.write(lambda connection: mark_named(connection, verdict), news=False)
-            return False
-        if known.call is None and (known.committed is None or known.committed.day is None):
+        # 2. Who was called, and the evidence. The commitment may have been mined a moment ago.
+        key = {"node": verdict.node, "index": verdict.index}
+        if not await self._database.read(lambda connection: connection.execute(_CALL, key).one_or_none()):
             await self._calls.ensure(verdict.node, verdict.index)
-            known = await self._known(verdict)
-
-        # 3. The rules and the evidence.
-        refusal = refuse_verdict(verdict, known)
-        if refusal is not None:
-            raise refusal
         if verdict.evidence is not None and not await self.evidence.exists(verdict.evidence):
             raise problems.not_found(f"no evidence {verdict.evidence} is kept here", "post the evidence first")
 
-        # 4. Storage, then the database: a verdict that is acknowledged is kept in both.
-        kept = KeptVerdict(verdict=verdict, came=self._queries.chain.now, call=known.call)
-        stored = await self.copies.add(kept.model_dump_json().encode())
-        if await self.record(kept, time.time(), stored):
-            return True
-        known = await self._known(verdict)
-        if known.earlier == verdict:  # the same request, twice at the same time
-            return False
-        raise refuse_verdict(verdict, known) or problems.conflict("another verdict was faster")
+        # 3. The log.
+        is_new = await self._documents.take("verdict", verdict)
+        if not is_new and verdict.evidence is not None:  # it may have been posted again
+            await self._database.write(lambda connection: mark_named(connection, verdict), news=False)
+        return is_new
 
-    async def record(self, kept: KeptVerdict, received: float, stored: str = "") -> bool:
-        """Record a verdict and its effect. Return False when its validator has given one on the commitment before.
+    def _project(self, connection: Connection, found: Sequence[Placed[Verdict]]) -> None:
+        """Record verdicts, and what follows from them."""
+        # 1. The verdicts, and the calls beside them, which a database that is filled again lacks.
+        counted = Counter[tuple[Any, ...]]()
+        for one in found:
+            verdict = one.document
+            if one.at.beside:
+                call = KeptCall.model_validate_json(one.at.beside)
+                row = {"node": verdict.node, "index": verdict.index, **call.model_dump(), "lapsed": ""}
+                insert_once(connection, calls, row)
+            gone = connection.execute(_REMOVE, verdict.model_dump(include=set(_KEY))).scalar_one_or_none()
+            if gone is not None:
+                counted[verdict.validator, "accepts" if gone else "rejections"] -= 1
+            counted[verdict.validator, "accepts" if verdict.accepted else "rejections"] += 1
+        rows = [
+            row_of(verdicts, one.document, id=one.at.place, document=one.at.text, **one.at.model_dump(include=_ARRIVAL))
+            for one in found
+        ]
+        insert_new(connection, verdicts, rows)
 
-        `stored`: the file in storage that it is in.
-        """
-        new, found = await self._write(RecordedVerdict(kept, received, stored))
-        if not new:
-            return False
-        verdict = kept.verdict
-        log.info(
-            "verdict", node=verdict.node, index=verdict.index, accepted=verdict.accepted, status=found and found.state
-        )
-        return True
-
-    def write_all(
-        self, connection: Connection, given: Sequence[RecordedVerdict]
-    ) -> list[tuple[bool, CommitmentStatus | None]]:
-        """Record verdicts; return of each whether it is new, and what became of its commitment."""
-        # 1. The verdicts, and the calls that came with them from storage.
-        _keep_calls(connection, [one.kept for one in given])
-        kept, counted = _keep(connection, given)
-
-        # 2. What follows from the new ones.
-        new = [(number, one.kept.verdict) for number, one in zip(kept, given, strict=True) if number is not None]
-        for _, verdict in new:
-            VERDICTS.labels(verdict.reason or "accepted").inc()
-        counted.update((verdict.validator, "accepts" if verdict.accepted else "rejections") for _, verdict in new)
+        # 2. What follows from them.
         add_all(connection, counts, counted)
-        for number, verdict in new:
-            mark_named(connection, verdict)
-            if not verdict.accepted:
-                _record_rejection(connection, verdict, number)
-        works = {(verdict.node, verdict.index) for _, verdict in new}
-        states = self._queries.update_statuses(connection, NAMED, **named(works)) if works else {}
-        about = [(one.kept.verdict.node, one.kept.verdict.index) for one in given]
-        return [(number is not None, states.get(work)) for number, work in zip(kept, about, strict=True)]
+        for one in found:
+            VERDICTS.labels(one.document.reason or "accepted").inc()
+            mark_named(connection, one.document)
+            if not one.document.accepted:
+                _record_rejection(connection, one.document, one.at.place)
+        works = {(one.document.node, one.document.index) for one in found}
+        states = self._queries.update_statuses(connection, NAMED, **named(works))
+        for verdict in (one.document for one in found):
+            state = states.get(work := (verdict.node, verdict.index))
+            log.info("verdict", node=work[0], index=work[1], accepted=verdict.accepted, status=state and state.state)
 
     async def shows(self, name: str, reader: Caller | None) -> bool:
         """Return whether a reader gets a bundle: once a case on chain names it, and before that who posted it."""
@@ -227,67 +194,66 @@ class _BundleHead(BaseModel):
     accuser: Address
 
 
-@dataclass(frozen=True)
-class Known:
-    """What the database says about the subject of a verdict."""
-
-    earlier: Verdict | None
-    """This validator's earlier verdict on this commitment."""
-    committed: tallies.CommitmentState | None
-    file_hash: str | None
-    """The file uploaded for it."""
-    call: KeptCall | None
-
-
 _KEY: Final = ("validator", "node", "index", "root")
 """Columns of a verdict that no other has all of."""
+_ARRIVAL: Final = {"came", "received"}
 _SAME: Final = [verdicts.c[name] == bindparam(name) for name in _KEY]
 _FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in _KEY[1:]))
-_EARLIER: Final = select(verdicts.c.document).where(*_SAME)
-_ABOUT: Final = select(_EARLIER.scalar_subquery(), _FILE.scalar_subquery())
-_REMOVE: Final = delete(verdicts).where(*_SAME).returning(*verdicts.c["accepted", "stored"])
+_REMOVE: Final = delete(verdicts).where(*_SAME).returning(verdicts.c.accepted)
 """Made once, as others here: making a statement takes many times as long as running it."""
 _CALL: Final = select(*calls.c["block", "hash", "order", "opens"]).where(
     calls.c.node == bindparam("node"), calls.c.index == bindparam("index")
 )
 
 
-def what_is_known(connection: Connection, given: Sequence[Verdict]) -> list[Known]:
-    """Read what the database says about the subject of each verdict."""
-    found = []
-    for verdict in given:
-        key = verdict.model_dump(include=set(_KEY))
-        earlier, file_hash = connection.execute(_ABOUT, key).one()
-        call = connection.execute(_CALL, {"node": verdict.node, "index": verdict.index}).one_or_none()
-        known = Known(
-            earlier=Verdict.model_validate_json(earlier) if earlier else None,
-            committed=tallies.find_commitment(connection, verdict.node, verdict.index),
-            file_hash=file_hash,
-            call=None if call is None else KeptCall.of(call),
-        )
-        found.append(known)
-    return found
+def _fits(connection: Connection, offered: Offered[Verdict]) -> str:
+    """Return who was called, as JSON. Raises RefusedError for a verdict that does not fit chain, file and log."""
+    verdict = offered.document
+    key = verdict.model_dump(include=set(_KEY[1:]))
+    committed = tallies.find_commitment(connection, verdict.node, verdict.index)
+    row = connection.execute(_CALL, {"node": verdict.node, "index": verdict.index}).one_or_none()
+    call = None if row is None else KeptCall.of(row)
+    refusal = refuse_verdict(
+        verdict,
+        committed,
+        earlier=offered.earlier and offered.earlier.document,
+        file_hash=connection.execute(_FILE, key).scalar(),
+        call=call,
+    )
+    if refusal is not None:
+        raise refusal
+    return "" if call is None else call.model_dump_json()
 
 
-def refuse_verdict(verdict: Verdict, known: Known) -> Exception | None:
-    """Return why a properly signed verdict is not taken, or None. Pure."""
+def refuse_verdict(
+    verdict: Verdict,
+    committed: tallies.CommitmentState | None,
+    *,
+    earlier: Verdict | None,
+    file_hash: str | None,
+    call: KeptCall | None,
+) -> Exception | None:
+    """Return why a properly signed verdict is not taken, or None. Pure.
+
+    committed: its commitment; earlier: this validator's last verdict on it; file_hash: the file uploaded for it.
+    """
     what = f"commitment {verdict.index} of {verdict.node}"
     if verdict.accepted != (verdict.reason is None):
         return problems.malformed("a rejection has a reason, an acceptance none")
-    if known.earlier is not None and not _gives_way(known.earlier, verdict, known.call):
+    if earlier is not None and not gives_way(earlier, verdict, call):
         return problems.conflict(f"{verdict.validator} has given another verdict on {what}")
-    if known.committed is not None and known.committed.day is not None:
-        return gone_work(what, known.committed.day)
-    if known.committed is None:
+    if committed is not None and committed.day is not None:
+        return gone_work(what, committed.day)
+    if committed is None:
         return problems.not_found(f"there is no {what} yet", "try again once the orchestrator has read more blocks")
-    if (known.committed.step, known.committed.root) != (verdict.step, verdict.root):
-        return problems.conflict(f"{what} is to root {known.committed.root} at step {known.committed.step}")
-    if verdict.reason != "data_missing" and known.file_hash != verdict.file_hash:
+    if (committed.step, committed.root) != (verdict.step, verdict.root):
+        return problems.conflict(f"{what} is to root {committed.root} at step {committed.step}")
+    if verdict.reason != "data_missing" and file_hash != verdict.file_hash:
         return problems.conflict(f"{verdict.file_hash} is not the file uploaded for {what}")
     return None
 
 
-def _gives_way(earlier: Verdict, verdict: Verdict, call: KeptCall | None) -> bool:
+def gives_way(earlier: Verdict, verdict: Verdict, call: KeptCall | None) -> bool:
     """Return whether a verdict takes the place of an earlier one: its file was missing, or its block is gone. Pure."""
     is_missing = earlier.reason == "data_missing" and verdict.reason != "data_missing"
     return is_missing or (call is not None and verdict.drawn_by == call.hash != earlier.drawn_by)
@@ -298,62 +264,6 @@ def mark_named(connection: Connection, verdict: Verdict) -> None:
     if verdict.evidence is not None:
         posted = evidence.c.validator == verdict.validator, evidence.c.hash == verdict.evidence
         connection.execute(update(evidence).where(*posted).values(expiry=0))
-
-
-def _keep_calls(connection: Connection, given: Sequence[KeptVerdict]) -> None:
-    """Record the calls of verdicts from storage that the database lacks: who let places lapse is not known of them."""
-    for one in given:
-        if one.call is not None:
-            row = {"node": one.verdict.node, "index": one.verdict.index, **one.call.model_dump(), "lapsed": ""}
-            insert_once(connection, calls, row)
-
-
-def _keep(
-    connection: Connection, given: Sequence[RecordedVerdict]
-) -> tuple[list[int | None], Counter[tuple[Any, ...]]]:
-    """Write verdicts, one that is not new perhaps in place of an earlier one.
-
-    Return the numbers of the new ones, and what those whose place was taken add to what is counted.
-    """
-    rows = [
-        row_of(
-            verdicts,
-            one.kept.verdict,
-            came=one.kept.came,
-            document=one.kept.verdict.model_dump_json(),
-            received=one.received,
-            stored=one.stored,
-            size=len(one.kept.model_dump_json().encode()),
-        )
-        for one in given
-    ]
-    numbers, counted, kept = _insert(connection, rows), Counter[tuple[Any, ...]](), list[int | None]()
-    for row, one in zip(rows, given, strict=True):
-        key = tuple(row[name] for name in _KEY)
-        number = numbers.pop(key, None)
-        if number is None and (gone := _make_room(connection, row, one.kept)):
-            counted.subtract(gone)
-            number = _insert(connection, [row]).get(key)
-        if number is None and row["stored"]:
-            leave(connection, [("verdicts", row["stored"])], 0)
-        kept.append(number)
-    return kept, counted
-
-
-def _make_room(connection: Connection, row: Mapping[str, Any], kept: KeptVerdict) -> list[tuple[str, str]]:
-    """Delete the validator's earlier verdict on this commitment, if it gives way; return what was counted of it."""
-    key = {name: row[name] for name in _KEY}
-    earlier = connection.execute(_EARLIER, key).scalar()
-    if earlier is None or not _gives_way(Verdict.model_validate_json(earlier), kept.verdict, kept.call):
-        return []
-    gone = connection.execute(_REMOVE, key).one()
-    leave(connection, [("verdicts", gone.stored)] if gone.stored else [], 0)
-    return [(row["validator"], "accepts" if gone.accepted else "rejections")]
-
-
-def _insert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], int]:
-    """Insert verdicts; return the numbers of the new ones."""
-    return {tuple(key): number for number, *key in insert_each(connection, verdicts, rows, "id", *_KEY)}
 
 
 def _record_rejection(connection: Connection, verdict: Verdict, number: int) -> None:

@@ -30,7 +30,7 @@ from muster.errors import (
     RefusedError,
     UnreachableError,
 )
-from muster.protocol.hashes import hash_bytes
+from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import AcceptedCommitment
 from muster.protocol.receipts import check_verdict
 from muster.protocol.terms import Terms
@@ -168,7 +168,8 @@ class AcceptedWork:
         try:
             async with self._claims:
                 await self.check_claim(work)
-            ref = FileRef(work.step, work.node, work.index, work.file_hash, work.root)
+            given = tuple(content_hash(verdict.to_bytes()) for verdict in work.verdicts if verdict.accepted)
+            ref = FileRef(work.step, work.node, work.index, work.file_hash, work.root, verdicts=given)
             return await self.fetch(ref)
         except _NOT_OF_THE_FILE as error:
             if isinstance(error, _UnseenError | NotFoundError):

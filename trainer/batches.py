@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
@@ -20,10 +20,7 @@ from muster.constants import MICRO
 from muster.environments.answers import THINK_END
 from muster.environments.rewards import length_reward
 from muster.errors import MismatchError
-from muster.grading.grades import grades_hash
-from muster.protocol.batches import batch_leaf
 from muster.protocol.masters import epoch_of
-from muster.protocol.merkle import LeafTree
 from muster.protocol.metric_names import CALLS, LENGTH, LENGTH_ERROR, REWARD, UNENDED
 from muster.protocol.prompts import completion_text
 from muster.protocol.terms import Terms
@@ -53,11 +50,13 @@ class FileRef:
     """Root of the rollouts' Merkle tree, 0x-hex."""
     grades: str = ""
     """In a run with private tests their text (`muster.grading.grades`); empty until the file is graded."""
+    verdicts: tuple[str, ...] = ()
+    """Content hashes of the verdicts by which it was accepted."""
 
-    def leaf(self) -> bytes:
-        """Return the leaf of the batch root."""
-        grades = grades_hash(self.grades) if self.grades else ""
-        return batch_leaf(self.step, self.node, self.index, self.file_hash, self.root, grades)
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Return the inverse of `dataclasses.asdict`, through JSON."""
+        return cls(**{**value, "verdicts": tuple(value["verdicts"])})
 
 
 @dataclass(frozen=True)
@@ -123,20 +122,14 @@ class Batch:
     """Training step: the policy that is updated."""
     files: tuple[FileRef, ...]
 
-    @property
-    def root(self) -> bytes:
-        """Return the Merkle root over the files in order: what `publishCheckpoint` takes."""
-        return LeafTree.from_hashes([ref.leaf() for ref in self.files]).root
-
     def to_json(self) -> str:
-        files = [[ref.step, ref.node, ref.index, ref.file_hash, ref.root, ref.grades] for ref in self.files]
-        return json.dumps({"step": self.step, "files": files}, separators=(",", ":"))
+        return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the inverse of `to_json`; for the trainer's own files."""
         value: dict[str, Any] = json.loads(text)
-        return cls(value["step"], tuple(FileRef(*row) for row in value["files"]))
+        return cls(value["step"], tuple(map(FileRef.from_json, value["files"])))
 
 
 def staleness(training_step: int, policy_step: int) -> int:

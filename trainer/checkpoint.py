@@ -29,7 +29,7 @@ from muster.models.files import FIXED_FILES
 from muster.models.lora import Adapter
 from muster.runtime.files import sha256_of, sync, write_durably
 from muster.settings.schema import Matmul
-from trainer.batches import Batch
+from trainer.batches import Batch, FileRef
 from trainer.packing import Sample
 from trainer.update import UpdateReport
 
@@ -51,12 +51,8 @@ class CheckpointMetadata:
     """What a step's folder says about its step."""
 
     step: int
-    batch_root: str
-    """0x-hex; zero where no batch led here: step 0, and weights that were republished."""
-    batch: tuple[str, ...] = ()
-    """File hashes of the batch."""
-    grades: tuple[str, ...] = ()
-    """In a run with private tests, the text of each file's grades."""
+    files: tuple[FileRef, ...] = ()
+    """The batch. None where no batch led here: step 0, and weights that were republished."""
     updates: int = 0
     """Batches trained on so far; fewer than steps where weights were republished."""
     used: Mapping[str, int] = field(default_factory=dict)
@@ -73,6 +69,11 @@ class CheckpointMetadata:
     """By the names of metrics.jsonl."""
     stages: Mapping[str, float] = field(default_factory=dict)
     """Seconds, by stage."""
+
+    @property
+    def batch(self) -> tuple[str, ...]:
+        """Return the file hashes of the batch."""
+        return tuple(ref.file_hash for ref in self.files)
 
 
 class CheckpointStore:
@@ -158,7 +159,7 @@ class CheckpointStore:
                     f"{folder / changed[0]} is not what was written",
                     hint=f"delete {folder} to resume from the step before",
                 )
-            return CheckpointMetadata(**value | {name: tuple(value[name]) for name in ("batch", "grades")})
+            return CheckpointMetadata(**value | {"files": tuple(map(FileRef.from_json, value["files"]))})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
                 f"{folder} cannot be read: {error}", hint=f"delete {folder} to resume from the step before"

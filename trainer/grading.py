@@ -109,7 +109,7 @@ class Grader:
         """Show the master of an epoch, and so those before it, unless it is shown. Raises as the client."""
         if epoch > self._shown:
             master = hex_hash(self.masters.of(epoch))
-            await self.client.show_master(self.rules.run, ShownMaster(epoch=epoch, master=master))
+            await self.client.add_document("master", ShownMaster(run=self.rules.run, epoch=epoch, master=master))
             self._shown = epoch
             log.info("showed a master of private tests", epoch=epoch)
 

@@ -43,7 +43,6 @@ from trainer.update import UpdateReport, UpdateTerms
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-NO_BATCH = "0x" + "00" * 32
 _NONE_IF_ZERO = ("epsilon_high", "delta", "mask_ratio_low", "mask_ratio_high", "mask_probability_difference")
 """Settings whose 0 is None in `LossTerms`."""
 
@@ -114,7 +113,7 @@ class Learner:
         self.checkpoints = CheckpointStore(folder)
         step = self.checkpoints.latest()
         chosen = choose_matmul(matmul, ranks.device.type)
-        self.metadata = CheckpointMetadata(0, NO_BATCH, matmul=chosen) if step is None else self.checkpoints.read(step)
+        self.metadata = CheckpointMetadata(0, matmul=chosen) if step is None else self.checkpoints.read(step)
         if self.metadata.matmul != chosen and torch.bfloat16 in (dtype, ranks.dtype):
             log.warning("the run multiplies bfloat16 as it began", matmul=self.metadata.matmul, here=chosen)
         recipe = replace(recipe, update=replace(recipe.update, matmul=self.metadata.matmul))
@@ -181,9 +180,7 @@ class Learner:
         oldest = self.step + 1 - self.recipe.async_level
         metadata = CheckpointMetadata(
             step=self.step + 1,
-            batch_root="0x" + batch.root.hex(),
-            batch=tuple(ref.file_hash for ref in batch.files),
-            grades=tuple(ref.grades for ref in batch.files if ref.grades),
+            files=batch.files,
             updates=updates,
             used={name: step for name, step in used.items() if step >= oldest},
             metrics={**metrics, **batch_metrics(files, batch.step), **update_metrics(report)},
@@ -197,7 +194,6 @@ class Learner:
         return self._save(
             CheckpointMetadata(
                 step=metadata.step + 1,
-                batch_root=NO_BATCH,
                 updates=metadata.updates,
                 used=metadata.used,
                 metrics=metrics,

@@ -20,7 +20,7 @@ from muster.contracts.runs import HourSealed, WorkCommitted
 from muster.protocol.counting import Tally, records_of
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.looks import Record
-from muster.protocol.messages import LookList, RowCheck, ShownLooks, Verdict
+from muster.protocol.messages import LookList, RowCheck, SignedText, Verdict
 from muster.runtime.journal import Journal
 from muster.verification.look_facts import CalledWork, ShownLink
 from muster.verification.rules import CommittedWork
@@ -86,11 +86,11 @@ class LookJournal(Journal):
     # What came
 
     @property
-    def cursor(self) -> str | None:
+    def place(self) -> int:
         """Return where to go on reading verdicts from."""
-        return self.value("SELECT value FROM state WHERE name = 'cursor'")
+        return int(self.value("SELECT value FROM state WHERE name = 'place'") or 0)
 
-    def keep_verdicts(self, came: Iterable[tuple[Verdict, int]], cursor: str) -> None:
+    def keep_verdicts(self, came: Iterable[tuple[Verdict, int]], place: int) -> None:
         """Keep verdicts, the last of each validator about a root, and how far they were read."""
         with self.transaction():
             for verdict, second in came:
@@ -99,7 +99,7 @@ class LookJournal(Journal):
                     *(verdict.validator, verdict.node, verdict.index, verdict.root, second),
                     *(verdict.accepted, verdict.position, verdict.model_dump_json()),
                 )
-            self.execute("INSERT OR REPLACE INTO state VALUES ('cursor', ?)", cursor)
+            self.execute("INSERT OR REPLACE INTO state VALUES ('place', ?)", place)
 
     def record(self, batch: EventBatch, links: Mapping[tuple[str, int], ShownLink]) -> None:
         """Record events of the chain. `links`: what the seals show, by validator and hour.
@@ -298,7 +298,7 @@ class LookJournal(Journal):
             {(who, node, index): why for who, node, index, why in void},
         )
 
-    def keep_list(self, hour: int, shown: ShownLooks, tally: Tally, checks: Sequence[RowCheck]) -> None:
+    def keep_list(self, hour: int, shown: SignedText, tally: Tally, checks: Sequence[RowCheck]) -> None:
         """Keep an hour's list, and delete what is no longer needed of it and the hours before."""
         said = {who: vars(one) for who, one in tally.records.items()}, [[*key, why] for key, why in tally.void.items()]
         with self.transaction():
@@ -320,15 +320,15 @@ class LookJournal(Journal):
             for table in ("commitments", "links", "checks"):
                 self.execute(f"DELETE FROM {table} WHERE hour <= ?", hour)
 
-    def adopt(self, shown: ShownLooks, found: LookList) -> None:
+    def adopt(self, shown: SignedText, found: LookList) -> None:
         """Go on from a list that another journal of this trainer made, which was lost."""
         self.keep_list(found.hour, shown, Tally(records_of(found)), ())
         self.sent(found.hour)
 
-    def unsent(self) -> list[ShownLooks]:
-        """Return the lists that the orchestrator does not have yet, in order."""
-        rows = self.rows("SELECT shown FROM lists WHERE NOT sent ORDER BY hour")
-        return [ShownLooks.model_validate_json(row["shown"]) for row in rows]
+    def unsent(self) -> list[tuple[int, SignedText]]:
+        """Return the lists that the orchestrator does not have yet, each with its hour, in order."""
+        rows = self.rows("SELECT hour, shown FROM lists WHERE NOT sent ORDER BY hour")
+        return [(row["hour"], SignedText.model_validate_json(row["shown"])) for row in rows]
 
     def sent(self, hour: int) -> None:
         self.execute("UPDATE lists SET sent = 1 WHERE hour = ?", hour)

@@ -28,16 +28,14 @@ from muster.contracts.court import CaseOpened
 from muster.contracts.runs import HourSealed, WorkCommitted
 from muster.errors import CheckError, NotFoundError, RefusedError
 from muster.protocol.counting import LookKey, Tally, count_hour, key_of
-from muster.protocol.eip712 import UNSIGNED, sign_message
-from muster.protocol.hashes import content_hash, hex_hash
+from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import LINK_HOURS, SEARCHED, SETTLE_HOURS, Record, checked_rows, settles_at
 from muster.protocol.messages import (
     MAX_LISTED,
     AcceptedCommitment,
     ListedLook,
     LookList,
-    LookStatement,
-    ShownLooks,
+    SignedText,
     ValidatorTotal,
     Verdict,
 )
@@ -130,15 +128,14 @@ class LookKeeper:
         for validator, hour in self.journal.unpicked():
             await self._pick(validator, hour)
         await self._list_due()
-        for shown in self.journal.unsent():
-            await self._publish(shown)
+        for hour, shown in self.journal.unsent():
+            await self._publish(hour, shown)
         await self._post()
         return IDLE
 
-    async def _publish(self, shown: ShownLooks) -> None:
-        hour = shown.statement.hour
+    async def _publish(self, hour: int, shown: SignedText) -> None:
         try:
-            await self.client.put_looks(shown)
+            await self.client.add_signed(shown)
         except RefusedError as error:
             if error.status != CONFLICT:
                 raise
@@ -156,10 +153,10 @@ class LookKeeper:
         """Take in new verdicts, then what the chain has: a link that is shown comes after the verdicts of its hour."""
         async with self._following:
             while True:
-                page = await self.client.verdicts(self.run, self.journal.cursor)
-                came = await asyncio.to_thread(self._checked, list(zip(page.verdicts, page.came, strict=True)))
-                self.journal.keep_verdicts(came, page.cursor)
-                if not page.verdicts:
+                given, place = await self.client.verdicts(self.run, self.journal.place)
+                came = await asyncio.to_thread(self._checked, given)
+                self.journal.keep_verdicts(came, place)
+                if not given:
                     break
             more = True
             while more:
@@ -301,9 +298,7 @@ class LookKeeper:
         found = LookList(run=self.run, hour=hour, looks=listed, checks=checks, totals=_totals(tally))
 
         # 3. Signed and kept.
-        text = found.to_bytes().decode()
-        said = LookStatement(run=self.run, hour=hour, text_hash=content_hash(text.encode()), signature=UNSIGNED)
-        shown = ShownLooks(statement=sign_message(self.chain.signer, self.client.domain, said), text=text)
+        shown = self.client.signed("looks", found)
         self.journal.keep_list(hour, shown, tally, checks)
         self._tell(found)
 

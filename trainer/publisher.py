@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import runs
 from muster.errors import (
     ChainError,
+    CheckError,
     FinishedError,
     MismatchError,
     MusterError,
@@ -26,8 +28,8 @@ from muster.errors import (
 )
 from muster.grading.grades import grades_hash
 from muster.models.weights import check_scale
-from muster.protocol.hashes import hash_bytes
-from muster.protocol.messages import RowCheck, StepReport
+from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
+from muster.protocol.messages import RowCheck, StepDocument, StepFile, StepReport
 from muster.protocol.metric_names import DELTA_BYTES, WHOLE_BYTES
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
@@ -35,6 +37,7 @@ from muster.settings.schema import Settings
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import difference_to, publish
 from muster.shardcast.retention import StepRetention
+from trainer.batches import FileRef
 from trainer.checkpoint import CheckpointMetadata
 from trainer.metrics import Metrics
 
@@ -44,6 +47,8 @@ PUBLISH_SECONDS: Final = 60.0
 """Longest that the chain may refuse a step for any reason but that it is too early, or out of reach."""
 OUTAGE_SECONDS: Final = 1800.0
 """Longest that the chain may be out of reach while a step is to be published."""
+NOTHING: Final = "0x" + "00" * 32
+"""Hash of a document where there is none."""
 TOO_SOON: Final = ("StepTooSoon", "StepOutOfOrder")
 """Errors of the contract about a step that it will take later."""
 
@@ -66,31 +71,63 @@ class Publisher:
         self.refuted: list[RowCheck] = []
         """Rejections of fresh work that hold nothing back (`trainer.looks`)."""
         self._last_report: StepReport | None = None
-        self._anchored: tuple[int, bytes, bytes] | None = None
-        """The newest step that was put on chain, with its roots."""
+        self._read, self._read_hash = 0, NOTHING
+        """Documents of the log that were read, and the content hash of the last."""
+        self._anchored: tuple[CheckpointMetadata, bytes] | None = None
+        """The newest step that was put on chain, with its manifest root."""
 
     async def publish(self, metadata: CheckpointMetadata, model: Path, adapter: Path | None) -> dict[str, float]:
-        """Put a step's weights into the served folder and its roots on chain, unless they are there.
+        """Put a step's weights into the served folder, what it was trained on into the log, and its roots on chain.
 
-        The grades of the batch, whose hashes are under its root, are published before.
+        The grades of the batch, whose hashes its document names, are published before.
 
         Return what they weigh, as metrics. Raises FinishedError when the run is closed; MismatchError when other roots
         are there, or when the run is not at this step yet; ChainError or UnreachableError when the chain refuses for
         good, or for long.
         """
         manifest, sizes = await asyncio.to_thread(self._serve, metadata.step, model, adapter)
-        for text in metadata.grades:
-            await self.retry(partial(self.client.put_grades, self.settings.run, text))
-        roots = (metadata.step, manifest.root, hash_bytes(metadata.batch_root))
-        await self._anchor(*roots)
-        self._anchored = roots
+        for ref in metadata.files:
+            if ref.grades:
+                await self.retry(partial(self.client.put_grades, self.settings.run, ref.grades))
+        await self._anchor(metadata.step, manifest.root, await self._document(metadata))
+        self._anchored = metadata, manifest.root
         return sizes
+
+    async def _document(self, metadata: CheckpointMetadata) -> bytes:
+        """Publish, signed, what a step was trained on; return its hash, which is the batch root."""
+        run = self.settings.run
+        # 1. The log, on from where the step before had read it, and a block that is deep enough.
+        if not self._read and metadata.step:
+            with suppress(ChainError, CheckError, UnreachableError):
+                before = await self.chain.checkpoint(run, metadata.step - 1)
+                earlier = await self.client.step_document(run, before.batch_root)
+                self._read, self._read_hash = earlier.read, earlier.read_hash
+        while (page := await self.retry(lambda: self.client.log(run, self._read))).entries:
+            self._read, self._read_hash = page.cursor, content_hash(page.entries[-1].text.encode())
+        head = await self.retry(self.chain.head)
+        block = await self.retry(lambda: self.chain.block(max(0, head.number - self.settings.chain.confirmations)))
+
+        # 2. The document.
+        report = self._last_report
+        said = StepDocument(
+            run=run,
+            step=metadata.step,
+            files=[_file_of(ref) for ref in metadata.files],
+            block=block.number,
+            block_hash=hex_hash(block.hash),
+            read=self._read,
+            read_hash=self._read_hash,
+            report=NOTHING if report is None else content_hash(report.to_bytes()),
+        )
+        await self.retry(lambda: self.client.add_document("step", said))
+        return hash_bytes(content_hash(said.to_bytes()))
 
     async def anchor_again(self) -> None:
         """Put the newest step on chain once more where a reorg dropped it: no worker could make work for it."""
         if self._anchored is None:
             return
-        step = self._anchored[0]
+        metadata, root = self._anchored
+        step = metadata.step
         try:
             published = (await self.chain.call(runs.run_state(self.settings.run))).steps
         except (ChainError, UnreachableError) as error:
@@ -98,7 +135,7 @@ class Publisher:
             return
         if published <= step:
             log.warning("the step is no longer on chain", step=step)
-            await self._anchor(*self._anchored)
+            await self._anchor(step, root, await self._document(metadata))
 
     def _serve(self, step: int, model: Path, adapter: Path | None) -> tuple[Manifest, dict[str, float]]:
         """Publish a step into the folder that relays fetch from; return its manifest and sizes. Blocks.
@@ -146,15 +183,15 @@ class Publisher:
                     f"run {run} is closed: step {step} is not published, and the newest on chain is {step - 1}",
                     hint=f"muster weights fetch --step {step - 1} gets the run's last weights",
                 ) from failure
-            patience, now = self._patience(failure), time.monotonic()
-            if patience != last or patience != math.inf:
+            allowed, now = self._allowed(failure), time.monotonic()
+            if allowed != last or allowed != math.inf:
                 log.info("publishing later", step=step, reason=str(failure))
-            if patience == math.inf:
+            if allowed == math.inf:
                 began = now
-            if patience != last:
-                last, since = patience, now
+            if allowed != last:
+                last, since = allowed, now
             longest = self.terms.min_step_interval + PUBLISH_SECONDS + OUTAGE_SECONDS
-            if not patience or now - since > patience or now - began > longest:
+            if not allowed or now - since > allowed or now - began > longest:
                 raise failure
             await asyncio.sleep(self.options.poll_seconds)
 
@@ -173,7 +210,6 @@ class Publisher:
             step=metadata.step,
             metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
             batch=list(metadata.batch),
-            grades=[grades_hash(text) for text in metadata.grades],
             dropped=refused,
             refuted=self.refuted,
             stages={name: round(seconds, 3) for name, seconds in stages.items()},
@@ -208,7 +244,7 @@ class Publisher:
                 await asyncio.sleep(max(1.0, self.options.poll_seconds))
         raise AssertionError("unreachable")
 
-    def _patience(self, failure: MusterError) -> float:
+    def _allowed(self, failure: MusterError) -> float:
         """Return for how many seconds the chain may refuse a step so; 0: it never takes it."""
         if isinstance(failure, RevertError) and failure.name in TOO_SOON:
             return self.terms.min_step_interval + PUBLISH_SECONDS
@@ -225,3 +261,8 @@ class Publisher:
                 f"step {step} on chain has manifest root 0x{anchored.hex()}, this folder's is 0x{root.hex()}",
                 hint="this state folder is not the one the run was trained from so far",
             )
+
+
+def _file_of(ref: FileRef) -> StepFile:
+    grades = grades_hash(ref.grades) if ref.grades else None
+    return StepFile.of(ref, grades=grades, verdicts=list(ref.verdicts))

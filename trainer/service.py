@@ -42,7 +42,7 @@ from trainer.batches import reward_metrics, unended_thinking
 from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
 from trainer.grading import Grader, load_grade_masters
-from trainer.learner import NO_BATCH, Learner, Recipe
+from trainer.learner import Learner, Recipe
 from trainer.look_checks import POLL_SECONDS as CHECK_SECONDS
 from trainer.look_checks import LookChecker, ReplayProcess
 from trainer.look_journal import LookJournal
@@ -328,7 +328,7 @@ class Trainer:
 
         The mean of the last three is the run's result. Republished weights have their score already.
         """
-        republished = metadata.step > 0 and metadata.batch_root == NO_BATCH
+        republished = metadata.step > 0 and not metadata.files
         if not self.options.eval_every or republished:
             return False
         near_end = self.options.max_steps > 0 and metadata.updates > self.options.max_steps - 3

@@ -136,16 +136,15 @@ class LookCheck:
     async def _verdicts(self, first: int) -> dict[tuple[str, int, str], list[tuple[Verdict, int]]]:
         """Return the verdicts that came since an hour, by node, index and root; those that their validators signed."""
         found: dict[tuple[str, int, str], dict[str, tuple[Verdict, int]]] = {}
-        cursor: str | None = None
+        place = 0
         for _ in range(MAX_PAGES):
-            page = await self.reader.client.verdicts(self.reader.run, cursor)
-            for verdict, second in zip(page.verdicts, page.came, strict=True):
+            given, place = await self.reader.client.verdicts(self.reader.run, place)
+            for verdict, second in given:
                 if second >= first * HOUR_SECONDS and _is_signed(self.reader, verdict):
                     about = found.setdefault((verdict.node, verdict.index, verdict.root), {})
                     about[verdict.validator] = verdict, second
-            if not page.verdicts:
+            if not given:
                 return {about: list(said.values()) for about, said in found.items()}
-            cursor = page.cursor
         raise MalformedError(f"the orchestrator lists more than {MAX_PAGES} pages of verdicts")
 
     def _compare(self, found: LookList, lists: dict[int, LookList]) -> None:

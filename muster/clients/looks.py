@@ -23,8 +23,8 @@ from muster.protocol.draws import opens_chain
 from muster.protocol.eip712 import Domain
 from muster.protocol.keys import RunKeys
 from muster.protocol.looks import Seat, call_order, settles_at, wages_tree
-from muster.protocol.messages import LookList, ShownLooks
-from muster.protocol.receipts import read_looks
+from muster.protocol.messages import LookList, SignedText
+from muster.protocol.receipts import open_text
 from muster.protocol.terms import Terms
 from muster.verification.look_facts import CalledWork, ShownLink
 from muster.verification.rules import CommittedWork
@@ -33,14 +33,15 @@ MAX_LISTS: Final = 48
 """Lists that are read back for the one whose root was posted."""
 
 
-def check_list(where: Domain, shown: ShownLooks, run: int, keys: RunKeys) -> LookList:
+def check_list(where: Domain, shown: SignedText, run: int, keys: RunKeys) -> LookList:
     """Return a list of this run. Raises CheckError unless its trainer signed it, of when it was due or later."""
-    hour = shown.statement.hour
-    found = read_looks(where, shown, {one.keys.trainer for one in keys.since(settles_at(hour))})
+    found, signer = open_text(where, shown, "looks", LookList)
     if found.run != run:
-        raise MismatchError(f"the list is of run {found.run}, not of run {run}")
+        raise MismatchError(f"it is a list of run {found.run}")
+    if signer.lower() not in {one.keys.trainer.lower() for one in keys.since(settles_at(found.hour))}:
+        raise MismatchError(f"the looks of hour {found.hour} are signed by {signer}, which was not the run's trainer")
     if len({one.validator.lower() for one in found.totals}) != len(found.totals):
-        raise MalformedError(f"the list of hour {hour} names a validator's total twice")
+        raise MalformedError(f"the list of hour {found.hour} names a validator's total twice")
     return found
 
 

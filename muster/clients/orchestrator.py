@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from muster.clients.transport import SignedClient, parse_answer
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
@@ -27,20 +28,21 @@ from muster.protocol.messages import (
     EnvironmentPage,
     JoinDocument,
     ListedEnvironment,
+    LogDocument,
+    LogPage,
     Many,
-    MisbehaviourReport,
     NodeReport,
     RelayOffer,
     RunDescription,
-    ShownLooks,
     ShownMaster,
+    SignedText,
+    StepDocument,
     StepReport,
     Upload,
     UploadReceipt,
     Verdict,
-    VerdictPage,
 )
-from muster.protocol.receipts import upload_target
+from muster.protocol.receipts import sign_text, upload_target
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES
 
 HELD_SECONDS: Final = 20
@@ -107,12 +109,16 @@ class OrchestratorClient(SignedClient):
         """Report a verdict. Reporting the same one again changes nothing."""
         await self._post("/v1/verdicts", verdict)
 
-    async def verdicts(self, run: int, after: str | None = None) -> VerdictPage:
-        """Return verdicts in order of arrival after a cursor (None: from the first), and the next cursor."""
-        page = await self._get(VerdictPage, f"/v1/runs/{run}/verdicts", after=after)
-        if len(page.came) != len(page.verdicts):
-            raise MalformedError(f"{self.url} says when {len(page.came)} verdicts came, and lists {len(page.verdicts)}")
-        return page
+    async def verdicts(
+        self, run: int, after: int = 0, *, node: str | None = None, index: int | None = None
+    ) -> tuple[list[tuple[Verdict, int]], int]:
+        """Return verdicts from a place of the log on, about all work or some, and the place to go on from.
+
+        Each comes with the chain's second of its arrival. A later one of a validator about the same work takes the
+        place of an earlier.
+        """
+        page = await self.log(run, after, kind="verdict", node=node, index=index)
+        return [(parse_answer(Verdict, one.text.encode()), one.came) for one in page.entries], page.cursor
 
     # Looks
 
@@ -125,19 +131,14 @@ class OrchestratorClient(SignedClient):
         """Return whose places a commitment's are. Check it with `muster.clients.looks.check_order`."""
         return await self._get(CallAnswer, f"/v1/runs/{run}/calls/{node}/{index}")
 
-    async def put_looks(self, shown: ShownLooks) -> None:
-        """Publish what was counted of an hour's looks; signed by the run's trainer. The same again changes nothing."""
-        target = f"/v1/runs/{shown.statement.run}/looks"
-        await self._call("PUT", target, shown.to_bytes(), file_bytes=len(shown.text))
-
-    async def looks(self, run: int, hour: int | None = None) -> ShownLooks:
+    async def looks(self, run: int, hour: int | None = None) -> SignedText:
         """Return what was counted of an hour's looks, else of the latest; `muster.clients.looks` checks it.
 
         NotFoundError where there is none.
         """
         target = f"/v1/runs/{run}/looks/{'latest' if hour is None else hour}"
         answer = await self._call("GET", target, max_bytes=2 * MAX_LIST_CHARS, file_bytes=MAX_LIST_CHARS)
-        return parse_answer(ShownLooks, answer)
+        return parse_answer(SignedText, answer)
 
     # Private tests
 
@@ -153,13 +154,10 @@ class OrchestratorClient(SignedClient):
         data = await self._content(f"runs/{run}/grades", name, MAX_GRADES_CHARS)
         return data.decode(errors="replace")
 
-    async def show_master(self, run: int, shown: ShownMaster) -> None:
-        """Show the master of an epoch of private tests, and so all earlier ones; signed by the run's trainer."""
-        await self._call("PUT", f"/v1/runs/{run}/masters/{shown.epoch}", shown.to_bytes())
-
     async def shown_master(self, run: int, epoch: int) -> ShownMaster:
         """Return the master of an epoch, to be checked by the terms. NotFoundError: it is not shown."""
-        return await self._get(ShownMaster, f"/v1/runs/{run}/masters/{epoch}")
+        signed = await self._get(SignedText, f"/v1/runs/{run}/masters/{epoch}")
+        return parse_answer(ShownMaster, signed.text.encode())
 
     # What follows from verdicts
 
@@ -178,9 +176,44 @@ class OrchestratorClient(SignedClient):
         wait = int(min(HELD_SECONDS, self.timeout / 2))
         return await self._get(Demand, f"/v1/runs/{run}/demand", wait=wait, seen=seen.tag)
 
+    # The log
+
+    async def add_document(self, kind: str, document: LogDocument) -> None:
+        """Add a document to the log of its run, signed by this client's key. The same again changes nothing."""
+        await self.add_signed(self.signed(kind, document))
+
     async def post_step(self, report: StepReport) -> None:
         """Report an update; signed by the run's trainer."""
-        await self._post(f"/v1/runs/{report.run}/steps", report)
+        await self.add_document("report", report)
+
+    async def add_signed(self, signed: SignedText) -> None:
+        """Add a document that is signed already to the log."""
+        await self._call("POST", f"/v1/runs/{signed.run}/log", signed.to_bytes(), file_bytes=len(signed.text))
+
+    def signed(self, kind: str, document: LogDocument) -> SignedText:
+        """Return a document of the log, signed by this client's key."""
+        assert self.signer is not None, "this client signs"
+        return sign_text(self.signer, self.domain, kind, document)
+
+    async def log(self, run: int, after: int = 0, **about: str | int | None) -> LogPage:
+        """Return documents from a place on, in their order; check who signed each.
+
+        `about`: their `kind`, or the `node` and `index` of the commitment that they are about.
+        """
+        given = {"after": after} | {name: value for name, value in about.items() if value is not None}
+        target = f"/v1/runs/{run}/log?{urlencode(given)}"
+        return parse_answer(LogPage, await self._call("GET", target, max_bytes=2 * MAX_LIST_CHARS))
+
+    async def step_document(self, run: int, batch_root: bytes) -> StepDocument:
+        """Return what a step was trained on, by its batch root on chain. RefusedError with status 404: it is not kept.
+
+        Raises MismatchError for another document.
+        """
+        name = hex_hash(batch_root)
+        signed = await self._get(SignedText, f"/v1/runs/{run}/batches/{name}")
+        if (found := content_hash(signed.text.encode())) != name:
+            raise MismatchError(f"asked {self.url} for {name}, got a document that hashes to {found}")
+        return parse_answer(StepDocument, signed.text.encode())
 
     async def step_report(self, run: int, step: int) -> StepReport:
         """Return the trainer's last report of a step. NotFoundError where there is none."""
@@ -189,10 +222,6 @@ class OrchestratorClient(SignedClient):
     async def offer_relay(self, offer: RelayOffer) -> None:
         """Offer this node as a source of weights; to be repeated every few minutes."""
         await self._post(f"/v1/runs/{offer.run}/relays", offer)
-
-    async def report_misbehaviour(self, report: MisbehaviourReport) -> None:
-        """Report a source of weights that sent other bytes than the anchored root names."""
-        await self._post(f"/v1/runs/{report.run}/misbehaviour", report)
 
     # What members say of themselves
 

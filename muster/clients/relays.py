@@ -142,7 +142,7 @@ class Relays:
     async def _report(self, client: OrchestratorClient, root: bytes, source: SourceReport) -> None:
         try:
             report = MisbehaviourReport(run=self.run, url=source.url, root=f"0x{root.hex()}", why=source.dropped[:300])
-            await client.report_misbehaviour(report)
+            await client.add_document("misbehaviour", report)
         except (MusterError, ValidationError) as error:  # its operator may have set a URL that no directory takes
             _log.warning("the directory did not take a report", url=source.url, error=str(error))
             return

@@ -21,16 +21,13 @@ from muster.clients.storage_backend import CREATED, answer, create, open_backend
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import MalformedError, MismatchError, StorageError
 from muster.protocol.hashes import content_hash, is_hash
-from muster.runtime.batches import Batches, Outcome
 from muster.runtime.files import sync
 
 T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 18
-MAX_DOCUMENTS: Final = 256
-"""Documents that share a file."""
-MAX_DOCUMENT_BYTES: Final = 1 << 20
-"""Of one document, or of several in one file."""
+MAX_SEGMENT_BYTES: Final = 1 << 26
+"""Of a file in order."""
 CHECKED_SECONDS = 5.0
 """For so long a store that could be written is not checked again."""
 
@@ -196,24 +193,57 @@ class ContentStore:
             self._checked_until = time.monotonic() + CHECKED_SECONDS
 
 
-class DocumentStore(ContentStore):
-    """JSON documents of one kind. Those that arrive while a file is being kept go into the next one, a line each."""
+class SegmentStore:
+    """Files of one kind in an order: each is named by the place of its first document, and created once.
+
+    Whoever creates a file has that place: of two that try, one learns that the place is taken. Safe to share between
+    tasks and processes. `url` and errors as of `ContentStore`.
+    """
 
     def __init__(self, url: str, kind: str) -> None:
-        super().__init__(url, kind)
-        self._batches = Batches(self._keep, most=MAX_DOCUMENTS, most_bytes=MAX_DOCUMENT_BYTES, size_of=len)
+        self.url, self.kind = url, kind
+        self._store, self._folder = open_backend(url)
 
-    async def add(self, document: bytes) -> str:
-        """Keep a document, which is one line of at most MAX_DOCUMENT_BYTES, durably; return the name of its file.
+    def _key(self, first: int) -> str:
+        return f"{self.kind}/{first:016d}"
 
-        `documents_in` reads it again.
-        """
-        return await self._batches.add(document)
+    async def create(self, first: int, documents: Sequence[bytes]) -> bool:
+        """Keep documents of a line each, durably, from a place on; return False where that place is taken."""
+        data = b"\n".join(documents)
+        write = create(self._store, self._key(first), data)
+        try:
+            await answer(
+                write, f"cannot keep place {first}", self.url, seconds=write_seconds(len(data)), may_exist=True
+            )
+        except CREATED:
+            return False
+        if self._folder is not None:
+            paths = [self._folder / path for path in (Path(self._key(first)), *Path(self._key(first)).parents)]
+            await asyncio.to_thread(lambda: [sync(path) for path in paths])
+        return True
 
-    async def _keep(self, documents: Sequence[bytes]) -> Sequence[Outcome]:
-        return [await self.put(b"\n".join(documents))] * len(documents)
+    async def read(self, first: int) -> list[bytes]:
+        """Return the documents from a place on that were created together. Raises StorageError, MalformedError."""
+        found = await answer(self._read(first), f"cannot read place {first}", self.url)
+        return found.split(b"\n")
 
+    async def _read(self, first: int) -> bytes:
+        found = await obstore.get_async(self._store, self._key(first))
+        if found.meta["size"] > MAX_SEGMENT_BYTES:
+            raise MalformedError(f"the documents from place {first} on are {found.meta['size']} bytes")
+        return bytes(await found.bytes_async())
 
-async def documents_in(store: ContentStore, name: str) -> list[bytes]:
-    """Return the documents of a file, one or more. Raises as `ContentStore.get`."""
-    return (await store.get(name, MAX_DOCUMENT_BYTES + MAX_DOCUMENTS)).split(b"\n")
+    async def firsts(self, after: int = -1) -> list[int]:
+        """Return the places after one from which files begin, in order."""
+        found, pages = list[int](), aiter(obstore.list(self._store, prefix=f"{self.kind}/", chunk_size=1000))
+        while page := await answer(anext(pages, []), "cannot list", self.url):
+            names = (entry["path"].rsplit("/", 1)[-1] for entry in page)
+            found += [int(name) for name in names if len(name) == 16 and name.isascii() and name.isdigit()]
+        return sorted(first for first in found if first > after)
+
+    async def delete(self, first: int) -> None:
+        """Delete a file, for good; one that is not there is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            await answer(
+                obstore.delete_async(self._store, self._key(first)), f"cannot delete {first}", self.url, may_lack=True
+            )

@@ -29,9 +29,9 @@ from muster.protocol.messages import (
     EnvironmentClaim,
     EnvironmentDecision,
     JoinDocument,
-    LookStatement,
     SignedAs,
     SignedRequest,
+    SignedText,
     UploadReceipt,
     Verdict,
 )
@@ -50,7 +50,7 @@ SignedMessage = (
     | EnvironmentDecision
     | DaySummary
     | JoinDocument
-    | LookStatement
+    | SignedText
     | NodeName
     | BenchmarkScore
 )
@@ -63,7 +63,7 @@ M = TypeVar(
     EnvironmentDecision,
     DaySummary,
     JoinDocument,
-    LookStatement,
+    SignedText,
     NodeName,
     BenchmarkScore,
 )
@@ -225,7 +225,7 @@ def _signed_value(kind: str, value: Any) -> object:
 def _encode(kind: str, value: object) -> bytes:
     """Encode one atomic value as encodeData of EIP-712 does: 32 bytes."""
     if isinstance(value, str) and kind == "string":
-        return _hash_of(value)
+        return _hash_of(value) if len(value) < 4_096 else keccak(value.encode())
     if isinstance(value, str) and kind == "address":
         return bytes(12) + _bytes_of(value)
     if isinstance(value, bytes) and kind == "bytes32" and len(value) == 32:

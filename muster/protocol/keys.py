@@ -38,6 +38,10 @@ class RunKeys:
         ended = sum(one.from_ <= now for one in self.tenures) - 1
         return list(self.tenures[max(0, ended) :])
 
+    def ever_trained(self, address: str) -> bool:
+        """Return whether an address was, is or is announced to be the trainer."""
+        return any(one.keys.trainer == address for one in self.tenures)
+
 
 def check_keys(keys: Keys) -> None:
     """Raise ConfigError for keys that the contract would refuse as they are."""

@@ -74,6 +74,24 @@ MAX_GRADES_CHARS: Final = 1 << 19
 """Longest text of grades: of more rows than a commitment may have."""
 
 
+class LogDocument(Message):
+    """A document that travels as a `SignedText`: its message has no signature of its own."""
+
+    run: UInt32
+
+
+class SignedText(Message):
+    """A document whose message has no signature of its own, as it travels: its canonical text, signed."""
+
+    struct: ClassVar = "Document"
+
+    run: UInt32
+    kind: str = Field(pattern=r"^[a-z]{1,16}$")
+    text: str = Field(max_length=MAX_LIST_CHARS)
+    """Canonical JSON of the kind's message."""
+    signature: Signature
+
+
 class UploadReceipt(Message):
     """The storage's promise that it holds a file, and since when; a worker commits only with a receipt."""
 
@@ -147,17 +165,7 @@ class Verdict(Message):
     signature: Signature
 
 
-class VerdictPage(Message):
-    """Verdicts in the order they arrived."""
-
-    verdicts: Many[Verdict]
-    came: Many[int]
-    """Of each the chain's second of its arrival."""
-    cursor: str
-    """Where to go on from; the one given, when nothing is new."""
-
-
-class ShownMaster(Message):
+class ShownMaster(LogDocument):
     """The master of an epoch of private tests. The trainer shows it once no work of the epoch can be trained on.
 
     Check it with `muster.protocol.masters.check_master`.
@@ -227,10 +235,9 @@ class ValidatorTotal(Message):
     """Seconds of its latest rejections that were refuted."""
 
 
-class LookList(Message):
+class LookList(LogDocument):
     """What the trainer counted of the looks at one hour's commitments."""
 
-    run: UInt32
     hour: UInt32
     """Hours since 1970."""
     looks: Many[ListedLook]
@@ -239,24 +246,28 @@ class LookList(Message):
     """Of all validators that ever earned, were barred or had a rejection refuted, after this list."""
 
 
-class LookStatement(Message):
-    """The trainer's signature under an hour's list."""
+class LogEntry(Message):
+    """A document of the run's log. All but `text` is the orchestrator's word."""
 
-    struct: ClassVar = "LookList"
+    place: int = Field(ge=0, lt=1 << 53)
+    """Places are whole numbers without gaps, in the order in which documents become readable."""
+    kind: str = Field(pattern=r"^[a-z]{1,16}$")
+    came: int = Field(ge=0)
+    """The chain's second of its arrival."""
+    received: FiniteFloat = Field(ge=0)
+    """Unix seconds (wall clock)."""
+    text: str
+    """JSON of the kind's message, signed."""
+    beside: str = ""
+    """JSON of what else followed from the chain at that second; of a verdict, who was called."""
 
-    run: UInt32
-    hour: UInt32
-    text_hash: Hash
-    """SHA-256 of the list's canonical bytes."""
-    signature: Signature
 
+class LogPage(Message):
+    """Documents in the order of their places. Missing places are of days that a summary stands for."""
 
-class ShownLooks(Message):
-    """An hour's list as it travels: what is signed, and its text."""
-
-    statement: LookStatement
-    text: str = Field(max_length=MAX_LIST_CHARS)
-    """Canonical bytes of a `LookList`."""
+    entries: Many[LogEntry]
+    cursor: int
+    """The place to go on from."""
 
 
 class CallQuestion(Message):
@@ -291,18 +302,15 @@ class AcceptedCommitment(Message):
     verdicts: Many[Verdict]
 
 
-class StepReport(Message):
+class StepReport(LogDocument):
     """The trainer's report of one update: TRL's metric names, plus the batch."""
 
-    run: UInt32
     step: UInt32
     """The checkpoint this update produced; 0 for the initial one."""
     metrics: dict[str, FiniteFloat | None]
     """None where a number is not finite: JSON cannot write it."""
     batch: Many[Hash] = Field(default_factory=list)
     """File hashes of the batch's manifest."""
-    grades: Many[Hash] = Field(default_factory=list)
-    """In a run with private tests: of each file of the batch, the content hash of its grades."""
     dropped: Many[Hash] = Field(default_factory=list)
     """Files never to be used: they, or the claim that they were accepted, are not what they must be."""
     refuted: Many[RowCheck] = Field(default_factory=list)
@@ -311,6 +319,42 @@ class StepReport(Message):
     """The trainer needs no more work after this: demand ends."""
     stages: dict[str, FiniteFloat] = Field(default_factory=dict)
     """Seconds by stage: wait, load, update, evaluate, write, publish."""
+
+
+class StepFile(Message):
+    """A file that a step was trained on."""
+
+    step: UInt32
+    """Policy step."""
+    node: Address
+    index: UInt32
+    root: Hash
+    file_hash: Hash
+    grades: Hash | None = None
+    """In a run with private tests, the content hash of its grades."""
+    verdicts: Many[Hash]
+    """Content hashes of the verdicts by which it was accepted, as the log has them."""
+
+
+class StepDocument(LogDocument):
+    """What a step was trained on, signed before it is published. Its content hash is the step's batch root on chain.
+
+    Without files no batch led to the step: it is the first, or its weights were republished.
+    """
+
+    step: UInt32
+    """The checkpoint that this led to."""
+    files: Many[StepFile]
+    """In the order in which they were trained on."""
+    block: int = Field(ge=0)
+    """Number of the newest block that the trainer relied on; it is `chain.confirmations` deep."""
+    block_hash: Hash
+    read: int = Field(ge=0)
+    """Documents of the log that it had read: it does not go back from step to step."""
+    read_hash: Hash
+    """Content hash of the last of them; zero where there is none."""
+    report: Hash
+    """Content hash of its newest report; zero where there is none."""
 
 
 class NodeCounts(Message):
@@ -385,22 +429,14 @@ class RelayOffer(Message):
     """Base URL."""
 
 
-class MisbehaviourReport(Message):
+class MisbehaviourReport(LogDocument):
     """A source of weights sent other bytes than the anchored root names."""
 
-    run: UInt32
     url: str = Field(max_length=200)
     root: Hash
     """Of the manifest that was asked for."""
     why: str = Field(max_length=300)
     """What came instead, as a sentence."""
-
-
-class SignedMisbehaviourReport(Message):
-    """A report, and the signed request that carried it: the proof of who reported."""
-
-    report: MisbehaviourReport
-    request: SignedRequest
 
 
 class EnvironmentClaim(Message):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from muster.errors import MismatchError
-from muster.protocol.eip712 import Domain, recover_signer
-from muster.protocol.hashes import content_hash
+from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, recover_signer, sign_message
 from muster.protocol.keys import RunKeys
-from muster.protocol.messages import LookList, ShownLooks, Upload, UploadReceipt, Verdict
+from muster.protocol.messages import LogDocument, SignedText, Upload, UploadReceipt, Verdict
+
+D = TypeVar("D", bound=LogDocument)
 
 
 def check_receipt(where: Domain, receipt: UploadReceipt, keys: RunKeys) -> None:
@@ -48,17 +49,20 @@ def check_verdict(where: Domain, verdict: Verdict) -> None:
         raise MismatchError(f"the verdict is signed by {signer}, not by its validator {verdict.validator}")
 
 
-def read_looks(where: Domain, shown: ShownLooks, trainers: Collection[str]) -> LookList:
-    """Return an hour's list of looks. Raises MismatchError unless one of these keys signed it as it is."""
-    signer, statement = recover_signer(where, shown.statement), shown.statement
-    if signer not in trainers:
-        raise MismatchError(f"the list is signed by {signer}, which is not the run's trainer")
-    if content_hash(shown.text.encode()) != statement.text_hash:
-        raise MismatchError("the signature is for another text")
+def sign_text(signer: TypedSigner, where: Domain, kind: str, document: LogDocument) -> SignedText:
+    """Return a document, signed as one of a kind."""
+    text = document.to_bytes().decode()
+    return sign_message(signer, where, SignedText(run=document.run, kind=kind, text=text, signature=UNSIGNED))
+
+
+def open_text(where: Domain, signed: SignedText, kind: str, message: type[D]) -> tuple[D, str]:
+    """Return what a signed text says, and who signed it. Raises MismatchError unless it is a document of this kind."""
+    if signed.kind != kind:
+        raise MismatchError(f"the document is signed as a {signed.kind}, not as a {kind}")
     try:
-        listed = LookList.model_validate_json(shown.text)
+        document = message.model_validate_json(signed.text)
     except ValidationError as error:
-        raise MismatchError(f"the list does not parse: {error.errors()[0]['msg']}") from error
-    if (listed.run, listed.hour) != (statement.run, statement.hour):
-        raise MismatchError("the signature is for another hour or run")
-    return listed
+        raise MismatchError(f"the signed text does not parse: {error.errors()[0]['msg']}") from error
+    if document.run != signed.run:
+        raise MismatchError("the signature is for another run")
+    return document, recover_signer(where, signed)

@@ -34,6 +34,7 @@ POINTS: Final = frozenset(
         "shardcast.shard_made",  # a shard has been made out of a difference, others have not
         "shardcast.published_whole",  # a step is published, its difference is not, and the index names neither
         "orchestrator.uploading",  # an upload's body is half read
+        "orchestrator.placed",  # signed documents have their places in storage, the database does not say so yet
         "orchestrator.closed",  # nothing is taken about a day any more, its summary is not in storage
         "orchestrator.summarised",  # a day's summary is in storage, the database does not say so yet
         "orchestrator.swept",  # a day's rows are deleted, its files are not

@@ -160,11 +160,11 @@ class Swarm(RunningSwarm):
     async def _lookers(self, chain: Chain, hour: int) -> set[str]:
         """Return the validators that gave a verdict about an hour's work."""
         work = {(one.node, one.index) for one in await chain.all_events(WorkCommitted) if one.hour == hour}
-        found, cursor = set[str](), None
+        found, place, more = set[str](), 0, True
         async with self.client(chain) as client:
-            while (page := await client.verdicts(self.run, cursor)).verdicts:
-                found |= {one.validator for one in page.verdicts if (one.node, one.index) in work}
-                cursor = page.cursor
+            while more:
+                more, place = await client.verdicts(self.run, place)
+                found |= {one.validator for one, _ in more if (one.node, one.index) in work}
         return found
 
     async def _is_sealed(self, chain: Chain, hour: int, validators: Collection[str]) -> bool:

@@ -21,7 +21,7 @@ announced = APIRouter(prefix="/v1/runs/{run}", tags=["announcements"])
 async def name_node(request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnyone) -> Ack:
     """Name a node. The node's operator signs the name; any key may sign the request. 200 when it is known."""
     named = await read_message(NodeName, request, caller, limit=MAX_SIGNED_BYTES)
-    return acknowledge(response, await service.announcements.receive_name(run, named))
+    return acknowledge(response, await service.documents.take("name", named))
 
 
 @announced.post("/machine", **takes(MachineReport))
@@ -37,4 +37,4 @@ async def post_score(request: Request, response: Response, service: Here, run: O
     """Post what a step scores on a benchmark; score and request are signed by the run's trainer or its owner."""
     service.announcements.expect_scorer(caller.address)
     score = await read_message(BenchmarkScore, request, caller, limit=MAX_SIGNED_BYTES)
-    return acknowledge(response, await service.announcements.receive_score(run, score))
+    return acknowledge(response, await service.documents.take("score", score))

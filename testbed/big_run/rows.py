@@ -219,7 +219,8 @@ class Rows:
         order = np.argsort(received, kind="stable")
         accepted = ~work.refused[place] | second
         columns = [place, validator, accepted, work.worker[place], work.index[place], work.step[place], received]
-        for at, number, good, worker, index, step, time in rows_of(*(one[order] for one in columns)):
+        found = rows_of(*(one[order] for one in columns))
+        for log_place, (at, number, good, worker, index, step, time) in enumerate(found):
             by, node = members.validators[number], members.workers[worker]
             root, name, reason = work.root[at], work.file_hash[at], None if good else REASONS[work.reason[at]]
             finding = (
@@ -233,7 +234,7 @@ class Rows:
                 f'"inspected":4,"signature":"{UNSIGNED}"}}'
             )
             came = self._opens(at) + hold_seconds(self.terms) * (good and bool(work.cleared[at]))
-            yield by, node, index, root, good, reason, document, float(time), None, 0, came, None, False
+            yield log_place, by, node, index, root, good, reason, document, float(time), came, None, False
 
     def calls(self) -> Iterator[Row]:
         """Yield who was called to the commitments that were judged: who judged them first, and then the next one."""

@@ -32,10 +32,11 @@ from muster.clients.run_data import RunTasks, make_rules
 from muster.constants import MICRO, SAMPLE_BLOCKS
 from muster.contracts import runs
 from muster.errors import RefusedError
-from muster.grading.grades import parse_grades
+from muster.grading.grades import RowGrade, parse_grades
 from muster.grading.masters import Masters
 from muster.grading.sealing import task_key
 from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.messages import SignedText, StepDocument
 from muster.protocol.prompts import end_token
 from muster.protocol.terms import WorkClass
 from muster.rollouts.leaves import rollout_tree
@@ -158,10 +159,19 @@ class PrivateStory:
         await self.published(step + 1, trainer)
         async with self.run.client(self.orchestrator.url, None) as client:
             said = await client.step_report(self.run.run, step + 1)
-            [grades] = [parse_grades(await client.grades_text(self.run.run, name)) for name in said.grades]
+            grades = await self.grades_of(client, step + 1)
         assert {one.position: one.reward for one in grades} == expected
         self.facts.solved.append(sum(reward > 0 for reward in expected.values()))
         self.facts.trained.append(said.metrics["reward"] or 0.0)
+
+    async def grades_of(self, client: OrchestratorClient, step: int) -> tuple[RowGrade, ...]:
+        """Return the grades of the one file that a step was trained on."""
+        page = await client.log(self.run.run, kind="step")
+        texts = [SignedText.model_validate_json(one.text).text for one in page.entries]
+        [said] = [one for one in map(StepDocument.model_validate_json, texts) if one.step == step]
+        [file] = said.files
+        assert file.grades is not None
+        return parse_grades(await client.grades_text(self.run.run, file.grades))
 
     async def the_worker_commits(self, step: int) -> Mapping[int, int]:
         """Commit rows as drawn and have them accepted; return the reward that the tests give each row."""
@@ -244,9 +254,11 @@ class PrivateStory:
         """Return what every address of the orchestrator answers that can be read. Raises for one that is not known."""
         run = self.run.run
         described = json.loads(self.orchestrator.get(f"/v1/runs/{run}")[1])
-        said = json.loads(self.orchestrator.get(f"/v1/runs/{run}/steps/1")[1])
-        [work] = json.loads(self.orchestrator.get(f"/v1/runs/{run}/verdicts")[1])["verdicts"][:1]
-        files = [*described["files"].values(), *said["batch"], *said["grades"]]
+        [first] = json.loads(self.orchestrator.get(f"/v1/runs/{run}/log?kind=step")[1])["entries"][1:2]
+        trained = json.loads(json.loads(first["text"])["text"])["files"]
+        [given] = json.loads(self.orchestrator.get(f"/v1/runs/{run}/log?kind=verdict")[1])["entries"][:1]
+        work = json.loads(given["text"])
+        files = [*described["files"].values(), *(file[name] for file in trained for name in ("file_hash", "grades"))]
         values: dict[str, Sequence[object]] = {
             "run": [run],
             "address": [self.run.key(name).address for name in ("w1", *VALIDATORS)],

@@ -19,10 +19,11 @@ from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.registry import Convicted, Fined, Registered, Role
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
+from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.keys import RunKeys
 from muster.protocol.kinds import kind_of
-from muster.protocol.messages import StepReport, Upload, Verdict
+from muster.protocol.messages import LogEntry, Message, SignedText, StepReport, Upload, Verdict
 from muster.protocol.terms import Terms, WorkClass
 from muster.settings.schema import OrchestratorSettings
 from muster.tasksets.document import TaskSetDocument
@@ -30,15 +31,17 @@ from orchestrator import tallies
 from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database
+from orchestrator.log import Log, Placed, head_of
 from orchestrator.page.routes import pages
 from orchestrator.page.source import PageSource
 from orchestrator.queries import Queries
-from orchestrator.reports import KeptReport, Reports
+from orchestrator.queries import verdict_of as known_verdict
+from orchestrator.reports import Reports
 from orchestrator.statements import insert_once
 from orchestrator.tables import node_names
 from orchestrator.tallies import CommitmentState
 from orchestrator.uploads import Uploads
-from orchestrator.verdicts import KeptCall, KeptVerdict, Verdicts
+from orchestrator.verdicts import KeptCall, Verdicts, gives_way
 from testbed.samples.messages import receipt_of, request_of, verdict_of
 from testbed.samples.terms import keys_of, terms_of
 
@@ -78,11 +81,13 @@ class RecordedRun:
         self.terms, self.database = terms, database
         self.queries = Queries(database, RUN, terms, keys or keys_of(TRAINER), batch_groups=8, demand_batches=2)
         self.projection = ChainProjection(self.queries, attribution)
-        self.verdicts = Verdicts(unused, self.queries, unused, database, unused, storage_url=f"file:{folder}")
+        url = f"file:{folder}"
+        self.log = Log(unused, database, self.queries, storage_url=url)
+        self.verdicts = Verdicts(unused, self.queries, database, self.log, unused, storage_url=url)
         self.seats: list[str] = []
         """Validators, in the order in which they joined."""
         self.uploads = Uploads(unused, unused, self.queries, database, OrchestratorSettings())
-        self.reports = Reports(self.queries, database, storage_url=f"file:{folder}")
+        self.reports = Reports(self.queries, database, self.log)
 
     async def deliver(self, *events: Event) -> None:
         """Apply events."""
@@ -108,10 +113,36 @@ class RecordedRun:
         opens = self.first_second
         call = KeptCall(block=0, hash="0x" + "00" * 32, order=json.dumps(order), opens=opens)
         came = opens if came is None else came
-        await self.verdicts.record(KeptVerdict(verdict=verdict, came=came, call=call), received)
+        beside = call.model_dump_json()
+
+        def write(connection: Connection) -> None:
+            earlier = known_verdict(connection, verdict.validator, verdict)
+            if earlier is None or gives_way(earlier, verdict, call):
+                self.record(connection, "verdict", verdict, verdict.validator, received, came=came, beside=beside)
+
+        await self.database.write(write)
 
     async def record_report(self, received: float, **fields: Any) -> None:
-        await self.reports.record(KeptReport(report=StepReport(run=RUN, **fields), received=received))
+        report, trainer = StepReport(run=RUN, **fields), self.queries.keys_now.trainer
+        await self.database.write(lambda connection: self.record(connection, "report", report, trainer, received))
+
+    def record(
+        self,
+        connection: Connection,
+        kind: str,
+        document: Message,
+        signer: str,
+        received: float,
+        *,
+        came: int = 0,
+        beside: str = "",
+    ) -> None:
+        """Give an unsigned document the next place of the log, without a check."""
+        place, text = head_of(connection), document.to_bytes().decode()
+        if not self.log.kinds[kind].is_signed:
+            text = SignedText(run=RUN, kind=kind, text=text, signature=UNSIGNED).to_bytes().decode()
+        at = LogEntry(place=place, kind=kind, came=came, received=received, text=text, beside=beside)
+        self.log.record(connection, first=place, given=[Placed(at, document, signer)])
 
 
 URL = "https://run.example"

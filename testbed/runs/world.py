@@ -177,8 +177,8 @@ class World:
     async def verdicts(self, name: str) -> list[Any]:
         """Verdicts about a worker."""
         async with self.run_fixture.client(self.orchestrator.url, None) as client:
-            page = await client.verdicts(self.run_fixture.run)
-            return [verdict for verdict in page.verdicts if verdict.node == self.run_fixture.key(name).address]
+            given, _ = await client.verdicts(self.run_fixture.run, node=self.run_fixture.key(name).address)
+            return [verdict for verdict, _ in given]
 
     @asynccontextmanager
     async def validators(self, *names: str) -> AsyncIterator[None]:

@@ -13,13 +13,12 @@ from muster.contracts.runs import CheckpointPublished, WorkCommitted
 from muster.errors import MismatchError, NotFoundError, RefusedError
 from muster.grading.grades import UNSURE_FUEL, grades_hash, grades_text, parse_grades
 from muster.grading.masters import Masters
-from muster.protocol.batches import batch_leaf
-from muster.protocol.hashes import content_hash, hex_hash
-from muster.protocol.messages import ShownMaster, StepReport, VerdictPage
+from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
+from muster.protocol.messages import ShownMaster, StepDocument, StepFile
 from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
 from testbed.samples.commitments import committed
-from testbed.samples.messages import about, verdict_of
+from testbed.samples.messages import NOTHING
 from testbed.samples.private_tests import MASTERS, right_text, sealed_rows, sealed_rules
 from testbed.samples.terms import keys_of
 
@@ -38,9 +37,20 @@ def graded(position: int = 3, **changes: Any) -> str:
     return grades_text(grades)
 
 
-def root_of(grades: str) -> bytes:
-    """Return the batch root that names these grades of the file."""
-    return batch_leaf(WORK.step, WORK.node, WORK.index, NAME, hex_hash(WORK.root), grades_hash(grades))
+def document_of(grades: str | None) -> StepDocument:
+    """Return what the trainer says of the step, naming these grades of its file; None: none."""
+    named = None if grades is None else grades_hash(grades)
+    file = StepFile.of(WORK, root=hex_hash(WORK.root), file_hash=NAME, grades=named, verdicts=[])
+    seen = {"block": 0, "block_hash": NOTHING, "read": 0, "read_hash": NOTHING, "report": NOTHING}
+    return StepDocument(run=WORK.run, step=STEP, files=[file], **seen)
+
+
+def root_of(document: StepDocument) -> bytes:
+    return hash_bytes(content_hash(document.to_bytes()))
+
+
+def shown_by(masters: Masters) -> ShownMaster:
+    return ShownMaster(run=WORK.run, epoch=1, master=hex_hash(masters.of(1)))
 
 
 def refused(status: int = 404) -> RefusedError:
@@ -52,13 +62,13 @@ def refused(status: int = 404) -> RefusedError:
 class GradedRun:
     """A chain and an orchestrator with one step of one file, as an honest trainer says it unless a field is changed."""
 
-    anchored: str = field(default_factory=right_text)
-    """Grades whose hash is under the batch root on chain."""
-    reported: str = field(default_factory=right_text)
-    """Grades whose hash the trainer's report names."""
+    anchored: str | None = field(default_factory=right_text)
+    """Grades whose hash the document names whose hash is the batch root on chain; None: it names none."""
+    reported: str | None = field(default_factory=right_text)
+    """Grades whose hash the document in the log names."""
     published: str | None = field(default_factory=right_text)
     """Text that is served as grades; None: none is."""
-    master: ShownMaster | None = field(default_factory=lambda: ShownMaster(epoch=1, master=hex_hash(MASTERS.of(1))))
+    master: ShownMaster | None = field(default_factory=lambda: shown_by(MASTERS))
     file: bytes = FILE
     steps: int = STEP
 
@@ -70,7 +80,7 @@ class GradedRun:
     async def all_events(self, kind: type[Event]) -> list[Event]:
         place = Place(1, bytes(32), bytes(32), 0)
         made = WorkCommitted(place, WORK.run, WORK.node, WORK.step, WORK.index, 0, WORK.root)
-        roots = {STEP: root_of(self.anchored)}
+        roots = {STEP: root_of(document_of(self.anchored))}
         steps = [
             CheckpointPublished(place, WORK.run, step, bytes(32), roots.get(step, bytes(32)), bytes(32), bytes(32))
             for step in range(self.steps + 1)
@@ -84,13 +94,13 @@ class GradedRun:
             raise refused()
         return self.master
 
-    async def verdicts(self, run: int, after: str | None = None) -> VerdictPage:
-        verdict = verdict_of(**about(WORK), file_hash=NAME)
-        return VerdictPage(verdicts=[] if after else [verdict], came=[] if after else [1], cursor="end")
-
-    async def step_report(self, run: int, step: int) -> StepReport:
-        assert step == STEP
-        return StepReport(run=run, step=step, metrics={}, batch=[NAME], grades=[grades_hash(self.reported)])
+    async def step_document(self, run: int, batch_root: bytes) -> StepDocument:
+        if batch_root == bytes(32):
+            return document_of(None).model_copy(update={"files": []})
+        document = document_of(self.reported)
+        if root_of(document) != batch_root:  # as the client does
+            raise MismatchError("the document hashes to something else")
+        return document
 
     async def grades_text(self, run: int, name: str) -> str:
         if self.published is None:
@@ -126,5 +136,5 @@ def forgeries() -> dict[str, GradedRun]:
         "a grade in the file": GradedRun(published=solved),
         "a grade after publication": GradedRun(anchored=solved),
         "unsure for wrong": GradedRun(unsure, unsure, unsure),
-        "another master": GradedRun(master=ShownMaster(epoch=1, master=hex_hash(OTHER_MASTER.of(1)))),
+        "another master": GradedRun(master=shown_by(OTHER_MASTER)),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommitted, VoteRevealed
@@ -72,7 +72,8 @@ async def put_verdict(database: Database, **changes: Any) -> None:
 
     def write(connection: Connection) -> None:
         insert_once(connection, tables.calls, {**call, "opens": 0, "lapsed": ""})
-        insert_once(connection, tables.verdicts, row)
+        number = connection.execute(select(func.count()).select_from(tables.verdicts)).scalar_one()
+        insert_once(connection, tables.verdicts, {"id": number, **row})
 
     await database.write(write)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,7 +169,7 @@ async def test_a_worker_counts_what_it_sampled_and_not_what_tools_gave(
             return DrawSource(node, bytes(32), 0)
 
     class AllTasks:
-        async def ensure(self, draw: Draw, epoch: int) -> None:
+        async def ensure_slots(self, slots: Iterable[int], epoch: int) -> None:
             pass
 
     with WorkJournal(tmp_path, "a worker") as journal:

@@ -13,15 +13,16 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from muster.clients.storage import ContentStore
+from muster.clients.storage import SegmentStore
 from muster.errors import RefusedError
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash
+from muster.protocol.messages import LogEntry
 from muster.protocol.requests import sign_request
 from orchestrator.database import Database
 from orchestrator.page.announcement_routes import MAX_REPORT_BYTES, MAX_SIGNED_BYTES
-from orchestrator.tables import machines, node_names, scores
+from orchestrator.tables import entries, machines, node_names, scores
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
@@ -127,7 +128,7 @@ async def test_an_operator_names_its_node(place: Place) -> None:
 async def test_names_that_are_refused(place: Place) -> None:
     refused, node, operator = place.refused, place.node("w2"), place.node("operator of w2")
     for other in ("operator of w1", "w2", "owner", "stranger"):
-        why = f"the name is signed by {place.node(other)}; the operator of {node} is {operator}"
+        why = f"the name is signed by {place.node(other)}, not by {operator}"
         hint = await refused("operator of w2", place.name("w2", "mine", by=other), 403, "Not allowed", why)
         assert hint == "use the operator's key: --operator WALLET"
     stranger = place.name("stranger", "mine", by="operator of w2")
@@ -230,12 +231,13 @@ async def test_scores_of_steps_on_chain(place: Place) -> None:
     assert (await place.events("scored")).count(newest) == 1
 
     refused = place.refused
-    why = "a score of step 1 on gsm8k that is as late or later is known"
+    why = "another score about the same is known, as late or later"
     await refused("trainer", score(measured=measured), 409, "Conflict", why)
     roles = f"is neither the trainer of run {place.run}, {trainer}, nor its owner, {owner}"
     for other in ("stranger", "w1", "storage", "operator of w1"):
         await refused(other, score(), 403, "Not allowed", f"{place.node(other)} {roles}")
-        await refused("trainer", score(other), 403, "Not allowed", f"{place.node(other)} {roles}")
+        signed = f"the score is signed by {place.node(other)}, not by {' or '.join(sorted((trainer, owner)))}"
+        await refused("trainer", score(other), 403, "Not allowed", signed)
     why = f"run {place.run} has not published step 2"
     hint = await refused("trainer", score(step=2), 404, "Not found", why)
     assert hint == "one that has just been published is known in a few seconds: try again"
@@ -253,7 +255,7 @@ async def test_scores_of_steps_on_chain(place: Place) -> None:
 async def forget_when(orchestrator: Orchestrator, about: str) -> None:
     """Let a minute pass for the pause between two names."""
     database = await Database.open(orchestrator.database_url, about)
-    await database.write(lambda connection: connection.execute(update(node_names).values(received=0)))
+    await database.write(lambda connection: connection.execute(update(entries).values(received=0)))
     await database.close()
 
 
@@ -274,23 +276,23 @@ async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place,
     # 2. No sender can replay an old name.
     await asyncio.to_thread(orchestrator.stop)
     await asyncio.to_thread(orchestrator.start)
-    why = f"a name of {place.node('w3')} that is as late or later is known"
+    why = "another name about the same is known, as late or later"
     for sender in ("w3", "operator of w3", "stranger"):
         await place.refused(sender, old, 409, "Conflict", why)
 
-    # 3. Storage has what it should not: a name by another operator, a score by a stranger, something else.
+    # 3. Storage has what it should not: a score by a stranger, something else, a line of another place.
     await place.say("trainer", place.score(step=0, measured=now - 5))
     before = await place.rows(node_names, "node", "name", "named"), await place.rows(scores, "step", "document")
+    events = {kind: await place.events(kind) for kind in ("named", "scored")}
     assert place.node("w3") in [row[0] for row in before[0]]
     if place.run_fixture.s3 is None:
-        store = f"file:{orchestrator.folder / 'storage'}"
-        stolen = place.name("w3", "stolen", now + 1, by="operator of w1")
-        for kind, document in (
-            ("names", stolen.model_dump_json()),
-            ("names", "{}"),
-            ("scores", place.score("stranger", measured=now + 1).model_dump_json()),
-        ):
-            await ContentStore(store, kind).put(document.encode())
+        store = SegmentStore(f"file:{orchestrator.folder / 'storage'}", "log")
+        last = (await store.firsts())[-1]
+        first = last + len(await store.read(last))
+        stolen = place.score("stranger", measured=now + 1).to_bytes().decode()
+        at = LogEntry(place=first, kind="score", came=0, received=0.0, text=stolen)
+        elsewhere = at.model_copy(update={"place": first + 7})
+        assert await store.create(first, [at.to_bytes(), b"{}", b"", elsewhere.to_bytes()])
 
     # 4. A new database is filled from storage; what machines said is gone.
     await asyncio.to_thread(orchestrator.kill)
@@ -300,5 +302,6 @@ async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place,
     assert await place.rows(node_names, "node", "name", "named") == before[0]
     assert await place.rows(scores, "step", "document") == before[1]
     assert await place.rows(machines, "node") == []
-    assert await place.events("named") == await place.events("scored") == []
+    for kind in ("named", "scored"):  # as they came, each once
+        assert await place.events(kind) == events[kind]
     await place.refused("w3", old, 409, "Conflict", why)

@@ -22,7 +22,7 @@ from muster.models.files import model_hash
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import recover_signer
 from muster.settings.toml import to_toml
-from orchestrator.tables import node_names, scores
+from orchestrator.tables import entries, node_names, scores
 from testbed.chain.contracts import Deployment
 from testbed.machine import Machine
 from testbed.runs.run_fixture import Orchestrator, RunFixture
@@ -101,7 +101,7 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
     assert again["error"] == f"Conflict: {node} was named less than a minute ago"
     assert again["hint"].startswith("try again in ")
     orchestrator.stop()
-    asyncio.run(orchestrator.rewrite(update(node_names).values(received=0)))  # long ago
+    asyncio.run(orchestrator.rewrite(update(entries).values(received=0)))  # long ago
     orchestrator.start()
     own = ("node", "name", "", "--operator", "./operator-of-w1.key", "--yes")
     removed = machine.json(*own, "--node", "./w1.key")

@@ -71,7 +71,7 @@ async def test_crowd_of_readers_delays_no_member(big: BigRun, public_port: int) 
     """64 connections read whole pages of verdicts and of reports without a pause, while the trainer reports."""
     run_fixture, orchestrator = big.run_fixture, big.orchestrator
     run, node = run_fixture.run, big.rows.members.workers[0]
-    paths = [f"/v1/runs/{run}/verdicts", f"/v1/nodes/{node}", f"/v1/runs/{run}/events", f"/v1/runs/{run}/overview"]
+    paths = [f"/v1/runs/{run}/log", f"/v1/nodes/{node}", f"/v1/runs/{run}/events", f"/v1/runs/{run}/overview"]
     answered, ended = [0], asyncio.Event()
 
     async def read(number: int) -> None:

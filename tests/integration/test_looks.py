@@ -22,7 +22,7 @@ from muster.errors import MismatchError, RefusedError
 from muster.protocol.draws import link_of
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import BARRED_SECONDS, checked_rows, link_due_at, rows_of_look, settles_at, wage
-from muster.protocol.messages import LookList, RowCheck, ShownLooks, StepReport
+from muster.protocol.messages import LookList, RowCheck, SignedText, StepReport
 from muster.verification.audit import find_commitment
 from muster.verification.look import encode_look, numbers_of
 from muster.verification.look_facts import CalledWork
@@ -418,12 +418,12 @@ async def test_a_list_that_another_journal_published_keeps_no_later_one_waiting(
     async with looking.keeper() as keeper:
         hour = keeper.journal.last_hour
         keeper.journal.execute("UPDATE lists SET sent = 0")
-        assert keeper.journal.unsent()[-1].statement.hour == hour
+        assert keeper.journal.unsent()[-1][0] == hour
 
-        async def refuse(shown: ShownLooks) -> None:
+        async def refuse(shown: SignedText) -> None:
             raise RefusedError("there is another list", status=409, title="Conflict")
 
-        keeper.client.put_looks = refuse  # type: ignore[method-assign]
+        keeper.client.add_signed = refuse  # type: ignore[method-assign]
         await keeper.poll()
         assert keeper.journal.unsent() == []
 
@@ -433,7 +433,7 @@ async def test_a_list_that_the_trainer_did_not_sign_is_refused(looking: Looking)
         shown = await client.looks(looking.run)
         other = shown.model_copy(update={"text": shown.text.replace('"looks"', '"lookz"')})
         with pytest.raises(RefusedError):
-            await trainer.put_looks(other)
+            await trainer.add_signed(other)
 
         async def lies(run: int, hour: int | None = None) -> object:
             return other

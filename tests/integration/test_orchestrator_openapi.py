@@ -76,7 +76,7 @@ def test_as_a_stranger_sends_it(place):
         case.call_and_validate(checks=CHECKS, timeout=BOUND)
 
     covered = each_operation(orchestrator, check)
-    assert len(covered) == 58
+    assert len(covered) == 56
     assert "PUT /v1/files/{name}" in covered
 
 
@@ -97,7 +97,7 @@ def test_as_a_member_signs_it(place, name):
         assert response.status_code not in (401, 500), response.text
         case.validate_response(response, checks=CHECKS)
 
-    assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 15
+    assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 12
 
 
 def test_a_method_that_is_none_here_is_answered_with_those_that_are(place):

@@ -17,7 +17,7 @@ from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import StepReport
-from muster.protocol.receipts import upload_target
+from muster.protocol.receipts import sign_text, upload_target
 from muster.protocol.requests import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, sign_request
 from muster.rollouts.parquet import FileLimits
 from orchestrator.uploads import FOOTER_BYTES
@@ -100,11 +100,11 @@ def refused(reply: httpx2.Response, status: int, title: str, detail: str) -> dic
     return problem
 
 
-WRITES = [("PUT", "file"), ("POST", "/v1/evidence"), ("POST", "/v1/verdicts"), ("POST", "steps")]
+WRITES = [("PUT", "file"), ("POST", "/v1/evidence"), ("POST", "/v1/verdicts"), ("POST", "log")]
 
 
 def path_of(sender: Sender, path: str) -> str:
-    names = {"file": sender.target(b"x"), "steps": f"/v1/runs/{sender.run_fixture.run}/steps"}
+    names = {"file": sender.target(b"x"), "log": f"/v1/runs/{sender.run_fixture.run}/log"}
     return names.get(path, path)
 
 
@@ -254,9 +254,7 @@ def test_an_empty_file_is_refused(sender):
 )
 def test_messages_that_do_not_parse(sender, body, detail):
     refused(sender.signed("v1", "POST", "/v1/verdicts", body), 422, "Malformed", detail)
-    refused(
-        sender.signed("trainer", "POST", f"/v1/runs/{sender.run_fixture.run}/steps", body), 422, "Malformed", detail
-    )
+    refused(sender.signed("trainer", "POST", f"/v1/runs/{sender.run_fixture.run}/log", body), 422, "Malformed", detail)
 
 
 # Another run, another place
@@ -267,13 +265,14 @@ def test_another_run(sender):
     body = b"for another run"
     reply = sender.signed("w1", "PUT", sender.target(body, run=run + 1), body)
     refused(reply, 404, "Another run", f"serves run {run}, not {run + 1}")
-    for path in ("", "/demand", "/accepted", "/summary", "/verdicts", "/events"):
+    for path in ("", "/demand", "/accepted", "/summary", "/log", "/events"):
         status, answer = sender.orchestrator.get(f"/v1/runs/{run + 1}{path}")
         assert (status, json.loads(answer)["title"]) == (404, "Another run"), path
     report = StepReport(run=run + 1, step=0, metrics={})
-    reply = sender.signed("trainer", "POST", f"/v1/runs/{run}/steps", report.model_dump_json().encode())
+    signed = sign_text(sender.run_fixture.key("trainer"), sender.run_fixture.domain, "report", report)
+    reply = sender.signed("trainer", "POST", f"/v1/runs/{run}/log", signed.to_bytes())
     refused(reply, 404, "Another run", "")
-    reply = sender.signed("trainer", "POST", f"/v1/runs/{run + 1}/steps", report.model_dump_json().encode())
+    reply = sender.signed("trainer", "POST", f"/v1/runs/{run + 1}/log", signed.to_bytes())
     refused(reply, 404, "Another run", "")
 
 
@@ -344,10 +343,14 @@ def test_only_workers_upload(sender):
 
 
 def test_only_the_trainer_reports(sender):
-    report = StepReport(run=sender.run_fixture.run, step=0, metrics={"reward": 1.0}).model_dump_json().encode()
+    report = StepReport(run=sender.run_fixture.run, step=0, metrics={"reward": 1.0})
+    trainer = sender.run_fixture.key("trainer").address
     for name in ("w1", "v1"):
-        reply = sender.signed(name, "POST", f"/v1/runs/{sender.run_fixture.run}/steps", report)
-        refused(reply, 403, "Not allowed", "is not the run's trainer")
+        key = sender.run_fixture.key(name)
+        signed = sign_text(key, sender.run_fixture.domain, "report", report).to_bytes()
+        for by, why in ((name, "not by"), ("trainer", "the request by")):
+            reply = sender.signed(by, "POST", f"/v1/runs/{sender.run_fixture.run}/log", signed)
+            refused(reply, 403, "Not allowed", f"the report is signed by {key.address}, {why} {trainer}")
 
 
 # Uploads: the rule

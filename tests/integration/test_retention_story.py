@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from muster.clients.storage import ContentStore
+from muster.clients.storage import ContentStore, SegmentStore
 from muster.errors import RefusedError
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import StepReport
@@ -76,9 +76,8 @@ class DayStory(Story):
     async def files(self) -> Counter[str]:
         """How many files of each kind storage has."""
         url = str(self.orchestrator.settings["orchestrator.storage_url"])
-        return Counter(
-            {kind: len([n async for n in ContentStore(url, kind).names()]) for kind in (*KINDS, "summaries")}
-        )
+        found = {kind: len([n async for n in ContentStore(url, kind).names()]) for kind in (*KINDS, "summaries")}
+        return Counter({**found, "log": len(await SegmentStore(url, "log").firsts())})
 
     async def holds(self, **expected: int) -> None:
         """Wait until storage has so many files of these kinds."""
@@ -159,8 +158,8 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
         assert (orchestrator.folder / point).exists()
     orchestrator.start()
 
-    # 3. What the other day needs is here, and nothing else.
-    await story.holds(files=1, uploads=1, verdicts=2, summaries=1, evidence=2)
+    # 3. What the other day needs is here, and nothing else. The log has two verdicts, and the report.
+    await story.holds(files=1, uploads=1, log=3, summaries=1, evidence=2)
     assert await story.page(6) == before
     assert await story.counted() == totals
     w1, w2 = (story.run_fixture.key(name).address for name in ("w1", "w2"))
@@ -202,5 +201,5 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
     await story.begin_day(day + 30)
     orchestrator.stop()
     orchestrator.start()
-    await story.holds(files=0, uploads=0, verdicts=0, evidence=0, summaries=2)
+    await story.holds(files=0, uploads=0, log=1, evidence=0, summaries=2)
     assert await story.page(6) == before

@@ -54,7 +54,7 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
             )
             for reporter in ("v1", "v2"):
                 async with run_fixture.client(orchestrator.url, reporter) as accuser:
-                    await accuser.report_misbehaviour(lie)
+                    await accuser.add_document("misbehaviour", lie)
             assert await client.relays(run_fixture.run) == [OWNERS_RELAY]
             log = await client.events(run_fixture.run)
             lies = [event["data"] for event in log["events"] if event["kind"] == "relay misbehaved"]

@@ -9,7 +9,6 @@ from rich.console import Group
 from rich.text import Text
 
 from muster.chain.client import Chain
-from muster.clients.orchestrator import OrchestratorClient
 from muster.console.command import command
 from muster.console.money.wallet import address_of
 from muster.console.node import nodes
@@ -70,26 +69,13 @@ async def why(
         if index >= (await chain.call(runs.work(address))).next:
             raise CheckError(f"{address} has made no commitment {index}", hint="muster worker status counts them")
         async with session.orchestrator(chain) as client:
-            verdicts = await _verdicts(client, found.run, address, index)
+            given, _ = await client.verdicts(found.run, node=address, index=index)
+            verdicts = list({one.validator: one for one, _ in given}.values())
         cases = await _cases(chain, address, index)
     rows = [_explained(verdict) for verdict in verdicts]
     state = "rejected" if any(not one.accepted for one in verdicts) else "accepted" if verdicts else "not judged yet"
     document = {"node": address, "commitment": index, "state": state, "verdicts": rows, "cases": cases}
     session.result(document, _why_for_people(document))
-
-
-async def _verdicts(client: OrchestratorClient, run: int, address: str, index: int) -> list[Verdict]:
-    """Return all verdicts about one commitment: from the node's report, or else from the pages of all verdicts."""
-    report = await client.node(address)
-    found = [one for one in report.verdicts if one.index == index]
-    cursor: str | None = None
-    for _ in range(0 if found else MAX_VERDICT_PAGES):
-        page = await client.verdicts(run, cursor)
-        found += [one for one in page.verdicts if one.node == address and one.index == index]
-        if not page.verdicts or page.cursor == cursor:
-            break
-        cursor = page.cursor
-    return found
 
 
 def _explained(verdict: Verdict) -> dict[str, Any]:

@@ -1,15 +1,15 @@
 """Grade private tests again by the masters that a run's trainer has shown, and name what it said that is not so.
 
-Nothing is believed here that the chain does not bind: a step's batch is what hashes to its batch root, a file's grades
-are what hash to the last word of the batch's leaf, its rows are what its commitment's root says, and a master is what
-leads to the tip in the terms. So a trainer that changes one of them is found on any machine.
+Nothing is believed here that the chain does not bind: what a step was trained on is what hashes to its batch root, a
+file's grades are what hash to the word that this names, its rows are what its commitment's root says, and a master is
+what leads to the tip in the terms. So a trainer that changes one of them is found on any machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
@@ -17,15 +17,12 @@ from muster.clients.run_data import RunTasks, fetch_rollouts
 from muster.contracts.runs import CheckpointPublished, WorkCommitted
 from muster.errors import CheckError, MalformedError, MismatchError, NotFoundError, RefusedError, UnreachableError
 from muster.grading.grades import RowGrade, differences, parse_grades
-from muster.protocol.batches import batch_leaf
-from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import check_master, earlier_master, epoch_of, epochs_trained
-from muster.protocol.merkle import LeafTree
+from muster.protocol.messages import StepFile
 from muster.rollouts.reader import RolloutReader
 from muster.verification.checks import grade_rows
 from muster.verification.rules import CommittedWork, Rules
-
-NO_BATCH: Final = bytes(32)
 
 
 @dataclass
@@ -61,8 +58,6 @@ class GradeCheck:
     rules: Rules
     tasks: RunTasks
     report: GradeReport = field(init=False)
-    _works: dict[str, CommittedWork] = field(default_factory=dict, init=False)
-    """The run's committed work, by the hash of its file."""
 
     async def run(self, epoch: int | None = None) -> GradeReport:
         """Check the work of one epoch, or of all whose masters are shown.
@@ -80,13 +75,14 @@ class GradeCheck:
             )
         masters = {one: earlier_master(master, shown, one) for one in range(1, shown + 1) if epoch in (None, one)}
         report.epochs = list(masters)
-        self._works = await self._committed() if masters else {}
+        works = [CommittedWork.of(event) for event in await self.chain.all_events(WorkCommitted) if event.run == run]
+        made = {(work.node.lower(), work.index): work for work in works}
         for step, batch_root in sorted(steps.items()):
             policies = range(max(0, step - 1 - level), step)
-            if batch_root != NO_BATCH and any(self._epoch(policy) in masters for policy in policies):
-                for work, file_hash, grades in await self._batch(step, batch_root):
-                    if self._epoch(work.step) in masters:
-                        await self._check(work, file_hash, grades, masters[self._epoch(work.step)])
+            if step and any(self._epoch(policy) in masters for policy in policies):
+                for file in await self._files(step, batch_root):
+                    if self._epoch(file.step) in masters and (work := self._work(file, made)):
+                        await self._check(work, file, masters[self._epoch(file.step)])
         return report
 
     def _epoch(self, step: int) -> int:
@@ -109,40 +105,33 @@ class GradeCheck:
                 return epoch, master
         return 0, b""
 
-    async def _committed(self) -> dict[str, CommittedWork]:
-        """Return the run's committed work by the hash of its file, as verdicts name it."""
-        made = [event for event in await self.chain.all_events(WorkCommitted) if event.run == self.rules.run]
-        works = {(event.node, event.index, hex_hash(event.root)): CommittedWork.of(event) for event in made}
-        found: dict[str, CommittedWork] = {}
-        page = await self.client.verdicts(self.rules.run)
-        while page.verdicts:
-            keys = {one.file_hash: (one.node, one.index, one.root) for one in page.verdicts}
-            found |= {name: works[key] for name, key in keys.items() if key in works}
-            page = await self.client.verdicts(self.rules.run, page.cursor)
-        return found
-
-    async def _batch(self, step: int, batch_root: bytes) -> list[tuple[CommittedWork, str, str]]:
-        """Return a step's work with the hashes of its files and of their grades; none where the root is of others."""
+    async def _files(self, step: int, batch_root: bytes) -> list[StepFile]:
+        """Return the files that a step was trained on; none where its trainer's word on them is not kept."""
         try:
-            said = await self.client.step_report(self.rules.run, step)
+            return (await self.client.step_document(self.rules.run, batch_root)).files
+        except MismatchError as error:
+            self.report.lies.append(f"step {step}: its batch root on chain is of another document: {error}")
         except CheckError as error:
-            self.report.unchecked.append(f"step {step} has no report: {error}")
-            return []
-        if unknown := [name for name in said.batch if name not in self._works]:
-            self.report.unchecked.append(f"step {step} is of files that no verdict names, such as {unknown[0]}")
-            return []
-        files = [(self._works[name], name, one) for name, one in zip(said.batch, said.grades, strict=False)]
-        leaves = [batch_leaf(c.step, c.node, c.index, name, hex_hash(c.root), one) for c, name, one in files]
-        if not files or len(said.batch) != len(said.grades) or LeafTree.from_hashes(leaves).root != batch_root:
-            self.report.lies.append(f"step {step}: its root on chain is not of the files and grades reported")
-            return []
-        return files
+            self.report.unchecked.append(f"step {step}: what its batch root names cannot be had: {error}")
+        return []
 
-    async def _check(self, work: CommittedWork, file_hash: str, grades: str, master: bytes) -> None:
+    def _work(self, file: StepFile, made: Mapping[tuple[str, int], CommittedWork]) -> CommittedWork | None:
+        """Return the commitment of a file, of all that the chain has."""
+        work = made.get((file.node.lower(), file.index))
+        if work is None or (work.step, work.root) != (file.step, hash_bytes(file.root)):
+            about = f"commitment {file.index} of {file.node}"
+            self.report.lies.append(f"{about} is not on chain with the root and step that the batch names")
+            return None
+        return work
+
+    async def _check(self, work: CommittedWork, file: StepFile, master: bytes) -> None:
         """Grade a file's rows again, and compare."""
         about, report = f"commitment {work.index} of {work.node}", self.report
+        if file.grades is None:
+            report.lies.append(f"{about}: its batch names no grades")
+            return
         try:
-            stated = parse_grades(await self.client.grades_text(self.rules.run, grades))
+            stated = parse_grades(await self.client.grades_text(self.rules.run, file.grades))
         except (MismatchError, MalformedError) as error:
             report.lies.append(f"{about}: what is published as its grades is not what its batch names: {error}")
             return
@@ -150,7 +139,7 @@ class GradeCheck:
             report.unchecked.append(f"{about}: its grades cannot be had: {error}")
             return
         try:
-            ours = await self._grade(work, file_hash, master)
+            ours = await self._grade(work, file.file_hash, master)
         except (CheckError, UnreachableError) as error:
             report.unchecked.append(f"{about} cannot be graded here: {error}")
             return

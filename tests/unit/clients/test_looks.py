@@ -11,11 +11,11 @@ from muster.clients.looks import WageAccount, WageCover, check_list, check_order
 from muster.contracts.run_terms import Keys, Tenure
 from muster.contracts.wages import Pot
 from muster.errors import MalformedError, MismatchError
-from muster.protocol.eip712 import UNSIGNED, sign_message
-from muster.protocol.hashes import content_hash
+from muster.protocol.eip712 import sign_message
 from muster.protocol.keys import ZERO_ADDRESS, RunKeys
 from muster.protocol.looks import Seat, call_order, settles_at
-from muster.protocol.messages import LookList, LookStatement, ShownLooks, ValidatorTotal
+from muster.protocol.messages import LookList, SignedText, ValidatorTotal
+from muster.protocol.receipts import sign_text
 from testbed.samples.commitments import WHERE
 from testbed.samples.terms import keys_of, terms_of
 
@@ -25,11 +25,13 @@ DRAWN = {"block_hash": bytes(range(32)), "node": "0x" + "ab" * 20, "index": 7, "
 A = "0x" + "aa" * 20
 
 
-def shown(signer: Signer = TRAINER, *, run: int = RUN, hour: int = HOUR, twice: bool = False) -> ShownLooks:
+def shown(
+    signer: Signer = TRAINER, *, run: int = RUN, signed_run: int = RUN, kind: str = "looks", twice: bool = False
+) -> SignedText:
     totals = [ValidatorTotal(validator=one, total=5) for one in (A, A.replace("a", "A"))[: 1 + twice]]
-    text = LookList(run=RUN, hour=HOUR, looks=[], checks=[], totals=totals).to_bytes().decode()
-    said = LookStatement(run=run, hour=hour, text_hash=content_hash(text.encode()), signature=UNSIGNED)
-    return ShownLooks(statement=sign_message(signer, WHERE, said), text=text)
+    listed = LookList(run=run, hour=HOUR, looks=[], checks=[], totals=totals)
+    signed = sign_text(signer, WHERE, kind, listed)
+    return sign_message(signer, WHERE, signed.model_copy(update={"run": signed_run}))
 
 
 def test_a_list_is_its_trainers() -> None:
@@ -40,13 +42,15 @@ def test_a_list_is_its_trainers() -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (shown(OTHER), "which is not the run's trainer"),
-        (shown(hour=HOUR + 1), "another hour or run"),
-        (shown().model_copy(update={"text": shown().text.replace('"5"', '"6"')}), "for another text"),
+        (shown(OTHER), "which was not the run's trainer"),
+        (shown(run=RUN + 1), "the signature is for another run"),
+        (shown(run=RUN + 1, signed_run=RUN + 1), "it is a list of run 2"),
+        (shown(kind="report"), "signed as a report, not as a looks"),
+        (shown().model_copy(update={"text": shown().text.replace('"5"', '"6"')}), "which was not the run's trainer"),
     ],
-    ids=["another's", "another hour's", "changed"],
+    ids=["another's", "another run's text", "another run's", "another kind's", "changed"],
 )
-def test_another_list_is_refused(other: ShownLooks, why: str) -> None:
+def test_another_list_is_refused(other: SignedText, why: str) -> None:
     with pytest.raises(MismatchError, match=why):
         check_list(WHERE, other, RUN, keys_of(TRAINER.address))
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.clients.storage import ContentStore, DocumentStore, documents_in
+from muster.clients.storage import ContentStore
 from muster.clients.storage_backend import open_backend
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash, is_hash
@@ -155,7 +155,7 @@ async def test_an_empty_file_is_a_file(store):
 _FILL = """
 import asyncio, sys
 from muster.errors import StorageError
-from muster.clients.storage import ContentStore, DocumentStore, documents_in
+from muster.clients.storage import ContentStore
 async def main():
     store = ContentStore("file:" + sys.argv[1])
     try:
@@ -182,30 +182,6 @@ def test_a_full_disk_has_a_hint_and_leaves_nothing(tmp_path):
     assert "no space left in file:" in done.stdout
     assert "free space there" in done.stdout
     assert done.stdout.endswith("[]\n")
-
-
-# Documents
-
-
-async def test_documents_that_arrive_together_share_a_file(tmp_path):
-    store, documents = DocumentStore(f"file:{tmp_path}", "verdicts"), [b'{"n":%d}' % number for number in range(40)]
-    await asyncio.gather(*map(store.add, documents))
-    kept = [await documents_in(store, name) async for name in store.names()]
-    assert kept == [documents]
-
-
-async def test_single_document_is_a_file_of_its_bytes(tmp_path):
-    store = DocumentStore(f"file:{tmp_path}", "verdicts")
-    await store.add(b"{}")
-    assert [name async for name in store.names()] == [content_hash(b"{}")]
-    assert await documents_in(store, content_hash(b"{}")) == [b"{}"]
-
-
-async def test_documents_are_not_acknowledged_when_their_file_is_not_kept(tmp_path):
-    store = DocumentStore(f"file:{tmp_path}", "verdicts")
-    (tmp_path / "verdicts").write_text("in the way of the folder")
-    outcomes = await asyncio.gather(*(store.add(b"{}") for _ in range(3)), return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [StorageError] * 3
 
 
 # Hashes

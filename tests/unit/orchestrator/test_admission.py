@@ -156,7 +156,7 @@ async def test_each_listener_answers_its_own_requests_and_refuses_the_others() -
     doors: dict[Listener, Admission] = {
         name: Admission(crowd.answer, crowd.recognise, crowd.table, listener=name) for name in LISTENERS
     }
-    asked = {"/": "public", "/v1/runs/7/verdicts": "public", "/v1/runs/7/demand": "members"}
+    asked = {"/": "public", "/v1/runs/7/log": "public", "/v1/runs/7/demand": "members"}
     asked |= dict.fromkeys(("/healthz", "/metrics"), "both")
     for path, name in asked.items():
         for listener, crowd.admission in doors.items():
@@ -164,9 +164,9 @@ async def test_each_listener_answers_its_own_requests_and_refuses_the_others() -
             assert [one["status"] for one in sent[:1]] == ([] if name in (listener, "both") else [421]), path
     crowd.recognised = MEMBER
     for crowd.admission in doors.values():
-        await crowd.request("/v1/runs/7/verdicts", crowd.connection(), muster_signature="0x")
-    answered = ["/", "/v1/runs/7/verdicts", "/v1/runs/7/demand", *["/healthz"] * 2, *["/metrics"] * 2]
-    assert crowd.answered == [*answered, "/v1/runs/7/verdicts"]
+        await crowd.request("/v1/runs/7/log", crowd.connection(), muster_signature="0x")
+    answered = ["/", "/v1/runs/7/log", "/v1/runs/7/demand", *["/healthz"] * 2, *["/metrics"] * 2]
+    assert crowd.answered == [*answered, "/v1/runs/7/log"]
     assert crowd.lanes[:3] == ["public"] * 3
     assert crowd.lanes[-1] == "members"
 
@@ -287,7 +287,7 @@ async def test_slow_uploads_take_no_slot_from_other_requests_of_members() -> Non
     assert await crowd.admission.party(stranger) == ("reader", "a")
 
 
-LISTED = "/v1/runs/7/verdicts"
+LISTED = "/v1/runs/7/log"
 
 
 async def test_one_list_is_made_at_a_time_signed_or_not_and_the_trainer_does_not_wait() -> None:
@@ -345,7 +345,7 @@ async def test_a_path_takes_its_kind_of_slot_however_a_route_reads_it(written: s
     """A route takes its number in each of these forms."""
     crowd = Crowd()
     crowd.go.set()
-    for kind, path in (("list", "verdicts"), ("list", "looks/7"), ("watcher", "live"), ("viewer", "nodes/0x")):
+    for kind, path in (("list", "log"), ("list", "looks/7"), ("watcher", "live"), ("viewer", "nodes/0x")):
         assert crowd.admission.slots_by_kind[kind].take("b")
         sent = await crowd.request(written.format(path), crowd.connection())
         assert [one["status"] for one in sent[:1]] == [503], path

@@ -12,15 +12,17 @@ import pytest
 from sqlalchemy import insert, select
 
 from muster.chain.keys import Signer
-from muster.errors import CheckError, RefusedError
+from muster.errors import RefusedError
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import content_hash
 from orchestrator.auth import Caller
 from orchestrator.database import Database
+from orchestrator.log import Log
 from orchestrator.page import announcements as room
 from orchestrator.page.announcements import Announcements
 from orchestrator.queries import NodeRecord
+from orchestrator.run_facts import ChainState
 from orchestrator.tables import checkpoints, events, machines, node_names, nodes, scores
 from testbed.samples.messages import request_of
 
@@ -62,8 +64,10 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 def said(database: Database, tmp_path: Path, clock: Clock) -> Announcements:
-    queries = SimpleNamespace(run=RUN, keys_now=SimpleNamespace(trainer=TRAINER.address))
-    return Announcements(WHERE, OWNER.address, queries, database, storage_url=f"file:{tmp_path}", clock=clock)  # type: ignore[arg-type]
+    keys = SimpleNamespace(trainer=TRAINER.address)
+    queries: Any = SimpleNamespace(run=RUN, keys_now=keys, chain=ChainState(now=int(START)))
+    documents = Log(WHERE, database, queries, storage_url=f"file:{tmp_path}", clock=clock)
+    return Announcements(OWNER.address, queries, database, documents, clock=clock)
 
 
 def caller(body: bytes = b"", role: str = "worker", status: str = "active", address: str = NODE.address) -> Caller:
@@ -103,20 +107,20 @@ async def test_a_node_is_named_once_a_minute_and_by_later_names_only(
     said: Announcements, database: Database, clock: Clock
 ) -> None:
     first = name("first", START - 10)
-    assert await said.receive_name(RUN, first) is True
-    assert await said.receive_name(RUN, first) is False
+    assert await said.documents.take("name", first) is True
+    assert await said.documents.take("name", first) is False
     clock.now += 59
     with pytest.raises(RefusedError, match=f"^{NODE.address} was named less than a minute ago$") as caught:
-        await said.receive_name(RUN, name("second", clock.now))
+        await said.documents.take("name", name("second", clock.now))
     assert (caught.value.status, caught.value.hint) == (409, "try again in 1 s")
     clock.now += 1
-    assert await said.receive_name(RUN, name("second", clock.now, node=NODE.address.lower())) is True
+    assert await said.documents.take("name", name("second", clock.now, node=NODE.address.lower())) is True
     clock.now += 60
     for old in (first, name("third", clock.now - 60), name("third", START)):
-        with pytest.raises(RefusedError, match=f"^a name of {NODE.address} that is as late or later is known$"):
-            await said.receive_name(RUN, old)
+        with pytest.raises(RefusedError, match=r"^another name about the same is known, as late or later$"):
+            await said.documents.take("name", old)
     assert await rows(database, node_names, "node", "name", "named") == [(NODE.address, "second", int(START + 60))]
-    assert await said.receive_name(RUN, name("", clock.now)) is True
+    assert await said.documents.take("name", name("", clock.now)) is True
     assert await rows(database, node_names, "name") == [("",)]
     recorded = [json.loads(data) for (data,) in await rows(database, events, "data")]
     assert recorded == [{"node": NODE.address, "name": text} for text in ("first", "second", "")]
@@ -126,8 +130,8 @@ async def test_a_node_is_named_once_a_minute_and_by_later_names_only(
 @pytest.mark.parametrize(
     ("announced", "status", "reason"),
     [
-        (name("mine", key=OTHER), 403, f"the name is signed by {OTHER.address}; the operator of {NODE.address} is"),
-        (name("mine", key=NODE), 403, f"the name is signed by {NODE.address}; the operator of {NODE.address} is"),
+        (name("mine", key=OTHER), 403, f"the name is signed by {OTHER.address}, not by {OPERATOR.address}"),
+        (name("mine", key=NODE), 403, f"the name is signed by {NODE.address}, not by {OPERATOR.address}"),
         (name("mine", node=OTHER.address), 404, f"{OTHER.address} is no node of run 7"),
         (name("mine", run=8), 404, "this orchestrator serves run 7, not 8"),
         (name("mine", START + 61), 422, "the name is of the future"),
@@ -139,40 +143,22 @@ async def test_names_that_are_refused(
     said: Announcements, database: Database, announced: NodeName, status: int, reason: str
 ) -> None:
     with pytest.raises(RefusedError, match=f"^{reason}") as caught:
-        await said.receive_name(announced.run if status != 404 else RUN, announced)
+        await said.documents.take("name", announced)
     assert caught.value.status == status
     assert await rows(database, node_names, "name") == []
-    assert [one async for one in said.names.names()] == []
+    assert await said.documents.segments.firsts() == []
 
 
 async def test_name_changed_after_signing_is_refused(said: Announcements) -> None:
     with pytest.raises(RefusedError, match=r"^the name is signed by") as caught:
-        await said.receive_name(RUN, name("mine").model_copy(update={"name": "thine"}))
+        await said.documents.take("name", name("mine").model_copy(update={"name": "thine"}))
     assert caught.value.status == 403
-    with pytest.raises(CheckError, match="upper s"):
-        await said.receive_name(RUN, name("mine").model_copy(update={"signature": "0x" + "ff" * 64 + "1b"}))
+    with pytest.raises(RefusedError, match="upper s"):
+        await said.documents.take("name", name("mine").model_copy(update={"signature": "0x" + "ff" * 64 + "1b"}))
 
 
 async def test_name_dated_one_minute_ahead_is_accepted(said: Announcements) -> None:
-    assert await said.receive_name(RUN, name("mine", START + 60)) is True
-
-
-async def test_restore_takes_the_operators_latest_name(said: Announcements, database: Database) -> None:
-    kept = [name("old", START - 2), name("new", START - 1), name("thief", START, key=OTHER)]
-    kept += [name("other run", START, run=8), name("stranger", node=OTHER.address)]
-    asked: list[str] = []
-
-    async def operators(addresses: Any) -> list[str]:
-        asked.extend(addresses)
-        return [OPERATOR.address if address == NODE.address else "" for address in addresses]
-
-    await said.restore_names(kept, operators)
-    assert await rows(database, node_names, "node", "name") == [(NODE.address, "new")]
-    assert sorted(asked) == sorted({NODE.address, OTHER.address})
-    assert await rows(database, events, "kind") == []
-    for wrong in (name("a  b"), name("x").model_copy(update={"signature": UNSIGNED})):
-        with pytest.raises(CheckError):
-            said.check_name(wrong)
+    assert await said.documents.take("name", name("mine", START + 60)) is True
 
 
 # Machines
@@ -208,18 +194,20 @@ async def test_only_active_nodes_report_a_machine(said: Announcements) -> None:
 
 # Scores
 
+OWNERS = " or ".join(sorted((TRAINER.address, OWNER.address)))
+
 
 async def test_scores_of_the_trainer_and_the_owner_are_kept_the_latest_counts(
     said: Announcements, database: Database
 ) -> None:
     first = score(0.5)
-    assert await said.receive_score(RUN, first) is True
-    assert await said.receive_score(RUN, first) is False
+    assert await said.documents.take("score", first) is True
+    assert await said.documents.take("score", first) is False
     for old in (score(0.6), score(0.6, measured=int(START) - 1), score(0.5, key=OWNER)):
-        with pytest.raises(RefusedError, match=r"^a score of step 3 on gsm8k that is as late or later is known$"):
-            await said.receive_score(RUN, old)
-    assert await said.receive_score(RUN, score(0.625, key=OWNER, measured=int(START) + 1)) is True
-    assert await said.receive_score(RUN, score(0.25, benchmark="aime24")) is True
+        with pytest.raises(RefusedError, match=r"^another score about the same is known, as late or later$"):
+            await said.documents.take("score", old)
+    assert await said.documents.take("score", score(0.625, key=OWNER, measured=int(START) + 1)) is True
+    assert await said.documents.take("score", score(0.25, benchmark="aime24")) is True
     columns = ("step", "benchmark", "score", "measured")
     assert await rows(database, scores, *columns) == [
         (3, "aime24", 0.25, int(START)),
@@ -234,9 +222,9 @@ async def test_scores_of_the_trainer_and_the_owner_are_kept_the_latest_counts(
 @pytest.mark.parametrize(
     ("announced", "status", "reason"),
     [
-        (score(key=OTHER), 403, f"{OTHER.address} is neither the trainer of run 7, {TRAINER.address}, nor its owner"),
-        (score(key=NODE), 403, f"{NODE.address} is neither the trainer"),
-        (score().model_copy(update={"score": 0.75}), 403, "0x[0-9a-fA-F]{40} is neither the trainer"),
+        (score(key=OTHER), 403, f"the score is signed by {OTHER.address}, not by {OWNERS}"),
+        (score(key=NODE), 403, f"the score is signed by {NODE.address}, not by {OWNERS}"),
+        (score().model_copy(update={"score": 0.75}), 403, "the score is signed by 0x[0-9a-fA-F]{40}, not by"),
         (score(step=4), 404, "run 7 has not published step 4"),
         (score(run=8), 404, "this orchestrator serves run 7, not 8"),
         (score(0.2), 422, "a score of 0.2 is not within 0.25 to 0.75"),
@@ -250,29 +238,16 @@ async def test_scores_that_are_refused(
     said: Announcements, database: Database, announced: BenchmarkScore, status: int, reason: str
 ) -> None:
     with pytest.raises(RefusedError, match=f"^{reason}") as caught:
-        await said.receive_score(RUN, announced)
+        await said.documents.take("score", announced)
     assert caught.value.status == status
     assert await rows(database, scores, "score") == []
-    assert [one async for one in said.scores.names()] == []
+    assert await said.documents.segments.firsts() == []
 
 
 async def test_benchmarks_of_a_run_are_bounded(said: Announcements, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "MAX_BENCHMARKS", 2)
     for benchmark in ("a", "b"):
-        await said.receive_score(RUN, score(benchmark=benchmark))
+        await said.documents.take("score", score(benchmark=benchmark))
     with pytest.raises(RefusedError, match=r"^run 7 has scores on 2 benchmarks: there is no room$"):
-        await said.receive_score(RUN, score(benchmark="c"))
-    assert await said.receive_score(RUN, score(0.75, benchmark="a", measured=int(START) + 1)) is True
-
-
-async def test_scores_in_storage_are_restored_where_trainer_or_owner_signed_them(
-    said: Announcements, database: Database
-) -> None:
-    late, early = score(0.75, measured=int(START) + 5, key=OWNER), score(0.5)
-    for one in (late, early, score(run=8, key=OTHER)):
-        said.check_score(one)
-    with pytest.raises(RefusedError):
-        said.check_score(score(key=OTHER))
-    await said.restore_scores([late, early, score(run=8, key=OTHER)])
-    assert await rows(database, scores, "step", "score") == [(3, 0.75)]
-    assert await rows(database, events, "kind") == []
+        await said.documents.take("score", score(benchmark="c"))
+    assert await said.documents.take("score", score(0.75, benchmark="a", measured=int(START) + 1)) is True

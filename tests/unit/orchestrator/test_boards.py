@@ -62,7 +62,7 @@ class BoardsRun:
         self.database = database
         self.queries = self.run.queries
         self.queries.chain = ChainState(now=NOW, min_validators=1, free_escrow=90 * TOKEN)
-        self.directory = RelayDirectory(1, "https://hub.example", [OWN], database, storage_url=f"file:{folder}")
+        self.directory = RelayDirectory(1, "https://hub.example", [OWN], database, self.run.log)
         self.follower: Any = SimpleNamespace(head_number=30, head_time=NOW, stale_since=None)
         known = RunIdentity(1, 31337, "Sums", "Adds numbers.", OWNER, {"runs": OTHER}, TERMS)
         attribution = Attribution(31337, OTHER, 1, TERMS, None)

@@ -22,6 +22,7 @@ from muster.protocol.receipts import upload_target
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
 from orchestrator.database import Database
+from orchestrator.log import Log
 from orchestrator.queries import NodeRecord
 from orchestrator.run_facts import ChainState
 from orchestrator.statements import insert_once
@@ -42,11 +43,17 @@ def caller(address: str, body: bytes = b"x", role: str = "validator") -> Caller:
     )
 
 
-@pytest.fixture
-def verdicts(tmp_path: Path, database: Database) -> Verdicts:
+def verdicts_of(database: Database, folder: Path, **changes: Any) -> Verdicts:
     queries: Any = SimpleNamespace(chain=ChainState(now=9))
     unused: Any = None
-    return Verdicts(WHERE, queries, unused, database, unused, storage_url=f"file:{tmp_path}")
+    url = f"file:{folder}"
+    documents = Log(WHERE, database, queries, storage_url=url)
+    return Verdicts(WHERE, queries, database, documents, unused, storage_url=url, **changes)
+
+
+@pytest.fixture
+def verdicts(tmp_path: Path, database: Database) -> Verdicts:
+    return verdicts_of(database, tmp_path)
 
 
 async def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts, database: Database) -> None:
@@ -74,9 +81,7 @@ async def test_evidence_that_no_verdict_names_counts_for_a_day(
 
 async def test_what_is_kept_of_one_node_before_it_is_named_is_bounded(database: Database, tmp_path: Path) -> None:
     """Rollouts and evidence together; the same bundle again is no more of it, and what is named is none."""
-    queries: Any = SimpleNamespace(chain=ChainState(now=9))
-    unused: Any = None
-    verdicts = Verdicts(WHERE, queries, unused, database, unused, storage_url=f"file:{tmp_path}", key_bytes=100)
+    verdicts = verdicts_of(database, tmp_path, key_bytes=100)
     row = {"node": ANNE, "index": 0, "root": NOTHING, "file_hash": NOTHING, "size": 60, "document": "", "received": 0}
     await database.write(lambda connection: insert_once(connection, uploads, row))
     await verdicts.expect_evidence(caller(ANNE, b"fits"), 39)

@@ -22,7 +22,7 @@ from orchestrator.queries import NodeRecord
 from orchestrator.shown import ShownDocuments
 from orchestrator.tallies import find_commitment
 from testbed.runs.recorded_run import HOUR, RUN, SampleRun, address, hash_of
-from testbed.samples.messages import HERE, request_of, verdict_of
+from testbed.samples.messages import request_of, verdict_of
 
 NAMES = ("vera", "viktor", "violet", "vince")
 
@@ -53,7 +53,7 @@ class CalledRun(SampleRun):
         super().__init__(database, folder, accepts_required=2)
         self.follower: Any = Follower(self)
         self.calls = Calls(self.queries, self.follower, database)
-        self.shown = ShownDocuments(HERE, self.queries, database, storage_url=f"file:{folder}")
+        ShownDocuments(self.queries, database, self.log, storage_url=f"file:{folder}")
         self.hold = hold_seconds(self.terms)
 
     async def begin(self) -> None:
@@ -187,7 +187,7 @@ async def test_who_counts_no_more_is_called_last(run: CalledRun) -> None:
     for hour, second in ((HOUR - 20, until + 1), (HOUR - 19, until)):
         totals = [ValidatorTotal(validator=barred, total=7, barred_until=second)]
         listed = LookList(run=RUN, hour=hour, looks=[], checks=[], totals=totals)
-        assert await run.shown.record_looks(listed, hash_of(f"list {hour}"))
+        await run.database.write(lambda c, listed=listed: run.record(c, "looks", listed, address("trainer"), 0.0))
         resting = [barred] if second > until else []
         assert (await run.ask(barred, index)).order == run.order(index, *resting)
         index = await run.commit("wanda")

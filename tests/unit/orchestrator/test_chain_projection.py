@@ -375,14 +375,6 @@ async def test_repeated_registration_leaves_a_node_jailed(database, queries):
     assert member.status == "jailed"
 
 
-async def test_cursor_of_another_database_restarts_at_zero(database, queries):
-    for after in (None, "", "nonsense", "other.7", f"{database.identity}.", f"{database.identity}.-1", "a.b.c"):
-        page = await queries.verdict_page(after)
-        assert (page.verdicts, page.cursor) == ([], f"{database.identity}.0")
-    for last in ("7", "9" * 18):
-        assert (await queries.verdict_page(f"{database.identity}.{last}")).cursor == f"{database.identity}.{last}"
-
-
 async def test_a_cursor_may_be_larger_than_any_id(database: Database, queries: Queries) -> None:
     await apply(database, queries, *history()[:1])
     last = (1 << 53) - 1

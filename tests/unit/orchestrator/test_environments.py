@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ from orchestrator import upload_slots
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.environments import Environments
+from orchestrator.log import Log
+from orchestrator.run_facts import ChainState
 from testbed.samples.contributions import AUTHOR, contribution
 
 OWNER, OTHER = Signer.from_key("c3" * 32), Signer.from_key("b2" * 32)
@@ -28,8 +31,15 @@ NOW = int(time.time())
 
 
 @pytest.fixture
-def listed(database: Database, tmp_path: Path) -> Environments:
-    return Environments(WHERE, 7, OWNER.address, database, OrchestratorSettings(storage_url=f"file:{tmp_path}"))
+def documents(database: Database, tmp_path: Path) -> Log:
+    queries: Any = SimpleNamespace(run=7, chain=ChainState())
+    return Log(WHERE, database, queries, storage_url=f"file:{tmp_path}")
+
+
+@pytest.fixture
+def listed(database: Database, documents: Log, tmp_path: Path) -> Environments:
+    settings = OrchestratorSettings(storage_url=f"file:{tmp_path}")
+    return Environments(7, OWNER.address, database, documents, settings)
 
 
 def packed(version: int = 1, key: Signer = AUTHOR, name: str = "letters", description: str = "x") -> Pack:
@@ -77,7 +87,7 @@ async def test_a_version_is_one_pack_for_ever(listed: Environments) -> None:
 
 
 async def test_waiting_packs_are_bounded_per_author_and_in_total(
-    listed: Environments, monkeypatch: pytest.MonkeyPatch
+    listed: Environments, documents: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "MAX_OF_AUTHOR", 2)
     monkeypatch.setattr(room, "MAX_WAITING", 6)
@@ -90,20 +100,22 @@ async def test_waiting_packs_are_bounded_per_author_and_in_total(
     assert await refusal(packed(3)) == f"2 environments of {AUTHOR.address} wait for the owner already"
     assert await refusal(packed(1, OTHER)) == ""
     assert await refusal(packed(2, OTHER)) == "3 environments wait for the owner already"
-    await listed.decide(7, decision(packed(1)))  # decided ones no longer wait
+    await documents.take("decision", decision(packed(1)))  # decided ones no longer wait
     assert await refusal(packed(3)) == ""
-    await listed.decide(7, decision(packed(2)))
+    await documents.take("decision", decision(packed(2)))
     assert await refusal(packed(4)) == "4 environments are listed: there is no room"
 
 
-async def test_refused_pack_frees_its_place(listed: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_pack_frees_its_place(
+    listed: Environments, documents: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keys are free, so refused packs of a stranger must not fill the list for ever."""
     monkeypatch.setattr(room, "MAX_LISTED", 4)
     for version in range(1, 6):
         assert await listed.record(packed(version), 1.0) is None
-        await listed.decide(7, decision(packed(version), admitted=False))
+        await documents.take("decision", decision(packed(version), admitted=False))
     assert await listed.record(packed(1, OTHER), 1.0) is None
-    await listed.decide(7, decision(packed(1), NOW + 1))  # admitted after all
+    await documents.take("decision", decision(packed(1), NOW + 1))  # admitted after all
     refusal = await listed.record(packed(2, OTHER), 1.0)
     assert str(refusal) == "2 environments are listed: there is no room"
     assert [one.state for one in (await listed.page(0)).environments] == ["admitted", *["refused"] * 4, "waiting"]
@@ -152,33 +164,33 @@ def test_owner_may_limit_submissions_to_members_or_none(submissions: str, member
     assert (found is not None) == refused
 
 
-async def test_the_later_decision_counts(listed: Environments) -> None:
+async def test_the_later_decision_counts(listed: Environments, documents: Log) -> None:
     pack = packed()
     await listed.record(pack, 1.0)
     admitted, refused = decision(pack), decision(pack, NOW + 1, admitted=False)
-    assert await listed.decide(7, admitted)
-    assert not await listed.decide(7, admitted)  # the same again
+    assert await documents.take("decision", admitted)
+    assert not await documents.take("decision", admitted)  # the same again
     (one,) = (await listed.page(0)).environments
     assert (one.state, one.decision) == ("admitted", admitted)
-    assert await listed.decide(7, refused)
+    assert await documents.take("decision", refused)
     (one,) = (await listed.page(0)).environments
     assert (one.state, one.decision) == ("refused", refused)
     with pytest.raises(RefusedError, match="as late or later"):
-        await listed.decide(7, admitted)
+        await documents.take("decision", admitted)
 
 
-async def test_decisions_that_do_not_count(listed: Environments) -> None:
+async def test_decisions_that_do_not_count(listed: Environments, documents: Log) -> None:
     pack = packed()
     await listed.record(pack, 1.0)
-    with pytest.raises(RefusedError, match=f"signed by {AUTHOR.address}; the owner of run 7 is {OWNER.address}"):
-        await listed.decide(7, decision(pack, key=AUTHOR))
+    with pytest.raises(RefusedError, match=f"signed by {AUTHOR.address}, not by {OWNER.address}"):
+        await documents.take("decision", decision(pack, key=AUTHOR))
     with pytest.raises(RefusedError, match="serves run 7, not 8"):
-        await listed.decide(7, decision(pack, run=8))
+        await documents.take("decision", decision(pack, run=8))
     with pytest.raises(RefusedError, match="of the future"):
-        await listed.decide(7, decision(pack, NOW + 3600))
+        await documents.take("decision", decision(pack, NOW + 3600))
     with pytest.raises(RefusedError, match="is listed here"):
-        await listed.decide(7, decision(packed(2)))
+        await documents.take("decision", decision(packed(2)))
     changed = decision(pack).model_copy(update={"admitted": False})  # the signature is for the opposite
     with pytest.raises(RefusedError, match="the decision is signed by"):
-        await listed.decide(7, changed)
+        await documents.take("decision", changed)
     assert [one.state for one in (await listed.page(0)).environments] == ["waiting"]

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from orchestrator.database import Database
+from orchestrator.log import page_of
 from orchestrator.page.rollouts import accepted_files
 from orchestrator.page.source import PageSource
 from orchestrator.queries import Queries
@@ -35,8 +36,8 @@ INSERT INTO uploads (node, "index", root, file_hash, size, document, received)
     {rows} SELECT :node, i, :root, {file}, 1, '', 0 FROM n;
 INSERT INTO spent (file_hash, step, used)
     {rows} SELECT {file}, i / :a_step + 1, i > 0 FROM n WHERE i % 10 <> 0;
-INSERT INTO verdicts (validator, node, "index", root, accepted, document, received, size, came, refuted)
-    {rows} SELECT :validator, :node, i, :root, i > 0, :verdict, 0, 0, 0, FALSE FROM n;
+INSERT INTO verdicts (id, validator, node, "index", root, accepted, document, received, came, refuted)
+    {rows} SELECT i, :validator, :node, i, :root, i > 0, :verdict, 0, 0, FALSE FROM n;
 INSERT INTO calls (node, "index", block, hash, "order", opens)
     {rows} SELECT :node, i, 0, :root, :order, 0 FROM n;
 INSERT INTO checkpoints (step, manifest_root, batch_root, anchor, block, "transaction", entropy)
@@ -93,7 +94,7 @@ async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(
         "accepted": lambda: queries.accepted(0),
         "demand": queries.demand,
         "node": lambda: queries.node_report(NODE),
-        "verdicts": lambda: queries.verdict_page(None),
+        "verdicts": lambda: database.read(lambda connection: page_of(connection, 0, {"kind": "verdict"})),
         "files": lambda: database.read(lambda connection: accepted_files(connection, source, None, NODE, 40, 50)),
     }
     await fill(database, 0, 50)
@@ -133,18 +134,3 @@ async def test_list_uses_the_index_of_waiting_commitments(database: Database, qu
 
     (plan,) = await database.write(explain)
     assert "commitments_waiting" in plan
-
-
-async def test_a_page_ends_before_the_document_that_no_longer_fits(
-    database: Database, queries: Queries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A page has at least one document."""
-    await fill(database, 0, 1)
-    size, cursor, given = len(VERDICT.model_dump_json()), None, []
-    for room in (3 * size, 3 * size - 1, 1, 100 * size):
-        monkeypatch.setattr("orchestrator.queries.MAX_PAGE_CHARACTERS", room)
-        page = await queries.verdict_page(cursor)
-        given.append(len(page.verdicts))
-        assert page.cursor == f"{database.identity}.{sum(given)}"
-        cursor = page.cursor
-    assert given == [3, 2, 1, A_STEP - 6]

@@ -80,7 +80,7 @@ def emptied(connection: Connection, *kept: str) -> None:
     connection.execute(delete(tables.counts).where(tables.IN_COURT))
 
 
-FROM_MEMBERS = ("uploads", "verdicts", "calls", "steps", "metric_buckets", "spent", "counts")
+FROM_MEMBERS = ("log", "uploads", "verdicts", "calls", "steps", "metric_buckets", "spent", "counts")
 VERA = VALIDATORS[0]
 
 

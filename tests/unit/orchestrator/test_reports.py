@@ -10,24 +10,29 @@ from sqlalchemy import select
 from structlog.testing import capture_logs
 
 from muster.protocol.messages import StepReport
+from muster.protocol.receipts import sign_text
 from orchestrator.database import Database
 from orchestrator.events import record_event
+from orchestrator.log import Log
 from orchestrator.page.series import read_series
-from orchestrator.reports import KeptReport, Reports
+from orchestrator.reports import Reports
+from orchestrator.run_facts import ChainState
 from orchestrator.tables import events, spent, steps
-from testbed.samples.commitments import KEYS
+from testbed.samples.messages import HERE, KEY
+from testbed.samples.terms import keys_of
 
 USED, OTHER = "0x" + "01" * 32, "0x" + "02" * 32
 
 
 async def recorded(folder: Path, url: str, *reports: StepReport) -> tuple[StepReport, set[str]]:
-    """Record the reports and return the stored report and the hashes of the files used up."""
-    queries: Any = SimpleNamespace(keys_now=KEYS.at(0))
+    """Take the reports and return the stored report and the hashes of the files used up."""
+    queries: Any = SimpleNamespace(run=1, keys_now=keys_of(KEY.address).at(0), chain=ChainState())
     database = await Database.open(url, "a test")
     try:
-        receiver = Reports(queries, database, storage_url=f"file:{folder}")
-        for received, report in enumerate(reports):
-            await receiver.record(KeptReport(report=report, received=received))
+        documents = Log(HERE, database, queries, storage_url=f"file:{folder}")
+        Reports(queries, database, documents)
+        for report in reports:
+            await documents.take("report", sign_text(KEY, HERE, "report", report))
         document = await database.read(lambda connection: connection.execute(select(steps.c.document)).scalar())
         names = await database.read(lambda connection: connection.execute(select(spent.c.file_hash)).scalars().all())
     finally:

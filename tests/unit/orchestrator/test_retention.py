@@ -21,15 +21,27 @@ from muster.contracts.court import Outcome
 from muster.contracts.registry import Role
 from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import LookList, Upload
+from muster.protocol.messages import LookList, Message, ShownMaster, Upload
 from muster.protocol.windows import RESOLVING_SECONDS, end_of, needed_until
 from orchestrator.database import Database
+from orchestrator.log import head_of
 from orchestrator.queries import OF_NODE
 from orchestrator.retention import Retention, forget_uploads
 from orchestrator.shown import ShownDocuments
 from orchestrator.statements import insert_once, row_of
 from orchestrator.summaries import DayOfWork, SignedDay, date_of, gone_file, read_day, settle, sign_day, summarise
-from orchestrator.tables import commitments, counts, documents, evidence, meta, outcomes, summaries, uploads, verdicts
+from orchestrator.tables import (
+    commitments,
+    counts,
+    entries,
+    evidence,
+    grades,
+    meta,
+    outcomes,
+    summaries,
+    uploads,
+    verdicts,
+)
 from orchestrator.tables import tallies as tally
 from testbed.runs.recorded_run import SampleRun, address, hash_of
 from testbed.samples.messages import HERE, KEY, OTHER, receipt_of, request_of
@@ -107,21 +119,29 @@ async def test_an_open_case_keeps_its_day(run: SampleRun, tmp_path: Path) -> Non
 
 
 async def test_what_the_trainer_shows_goes_by_its_hour_but_the_latest_list(run: SampleRun, tmp_path: Path) -> None:
-    shown = ShownDocuments(HERE, run.queries, run.database, storage_url=f"file:{tmp_path}")
+    shown = ShownDocuments(run.queries, run.database, run.log, storage_url=f"file:{tmp_path}")
     run.at(HOUR * HOUR_SECONDS)
-    for text in (b"grades", b"master"):
-        kind = "grades" if text == b"grades" else "masters"
-        name = await shown.stores[kind].put(text)
-        await shown.record(kind, name, name)
-    for hour in (HOUR, HOUR + 1):
-        listed = LookList(run=1, hour=hour, looks=[], checks=[], totals=[])
-        await shown.record_looks(listed, await shown.stores["looks"].put(b"%d" % hour))
-    run.at(end_of(HOUR + 1) + WEEK + 1)
+    await shown.take_grades(content_hash(b"grades"), b"grades")
+    said: list[tuple[str, Message]] = [("master", ShownMaster(run=1, epoch=1, master=hash_of("master")))]
+    hours = (HOUR, HOUR + 1, HOUR + 24, HOUR + 25)
+    said += [("looks", LookList(run=1, hour=hour, looks=[], checks=[], totals=[])) for hour in hours]
+    for kind, document in said:
+        place = await run.database.read(head_of)
+        await run.database.write(partial(run.record, kind=kind, document=document, signer="", received=0.0))
+        assert await run.log.segments.create(place, [b"{}"])
+    run.at(end_of(HOUR + 23) + WEEK + 1)
     await sweeper(run, tmp_path).sweep()
-    assert await rows(run, documents.c.kind) == [("looks",), ("masters",)]
-    kept = {kind: [name async for name in store.names()] for kind, store in shown.stores.items()}
-    latest, master = content_hash(b"%d" % (HOUR + 1)), content_hash(b"master")
-    assert kept == {"looks": [latest], "grades": [], "masters": [master]}
+    kept = await rows(run, *entries.c["kind", "number", "place"])
+    assert [(kind, number) for kind, number, _ in kept] == [
+        ("looks", HOUR + 24), ("looks", HOUR + 25), ("master", 1), ("verdict", 2)
+    ]  # fmt: skip
+    assert {*(place for kind, _, place in kept if kind != "verdict")} == {*await run.log.segments.firsts()}
+    run.at(end_of(HOUR + 47) + WEEK + 1)
+    await sweeper(run, tmp_path).sweep()
+    kept = await rows(run, *entries.c["kind", "number"])
+    assert kept == [("looks", HOUR + 25), ("master", 1)], "the latest list stays"
+    assert await rows(run, grades.c.hash) == []
+    assert [name async for name in shown.grades.names()] == []
 
 
 async def test_statuses_of_a_day_that_went_stay_but_for_a_conviction(run: SampleRun, tmp_path: Path) -> None:
@@ -161,6 +181,7 @@ WORK = DayOfWork(
     roots=hash_of("roots"),
     nodes={OTHER.address: [(0, 4, "accepted", None, True), (5, 5, "rejected", "wrong_reward", False)]},
     counts={KEY.address: {"accepts": 5, "rejections": 1}},
+    places=[(0, 7)],
 )
 
 
@@ -188,7 +209,7 @@ def test_a_forged_summary_is_refused(data: bytes, error: type[CheckError], why: 
 
 
 async def test_one_summary_of_a_day_counts(run: SampleRun, tmp_path: Path) -> None:
-    other = DayOfWork(1, DAY, hash_of("others"), {OTHER.address: [(0, 9, "pending", None, False)]}, {})
+    other = DayOfWork(1, DAY, hash_of("others"), {OTHER.address: [(0, 9, "pending", None, False)]}, {}, [])
     restore = sweeper(run, tmp_path).restore
     assert await run.database.write(lambda c: restore(c, WORK, hash_of("first")))
     assert await run.database.write(lambda c: restore(c, WORK, hash_of("first")))

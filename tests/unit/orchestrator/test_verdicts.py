@@ -9,7 +9,7 @@ import pytest
 from muster.errors import RefusedError
 from muster.protocol.messages import Verdict
 from orchestrator.tallies import CommitmentState
-from orchestrator.verdicts import KeptCall, Known, refuse_verdict
+from orchestrator.verdicts import KeptCall, refuse_verdict
 from testbed.samples.messages import a_verdict
 
 BARE: dict[str, Any] = {"position": None, "measured": None, "threshold": None, "evidence": None}
@@ -20,8 +20,8 @@ CALL = KeptCall(block=2, hash=DRAWN, order="[]", opens=100)
 
 def refused(verdict: Verdict, earlier: Verdict) -> str:
     work = verdict.node, verdict.index, verdict.root, verdict.step
-    known = Known(earlier, CommitmentState(*work, 0, "pending", None, 0, jailed=False), verdict.file_hash, CALL)
-    error = refuse_verdict(verdict, known)
+    committed = CommitmentState(*work, 0, "pending", None, 0, jailed=False)
+    error = refuse_verdict(verdict, committed, earlier=earlier, file_hash=verdict.file_hash, call=CALL)
     assert error is None or isinstance(error, RefusedError)
     return str(error or "")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from muster.errors import MalformedError
 from muster.protocol.eip712 import Domain, Struct, recover, recover_signer, sign_message, struct_of, values_of
-from muster.protocol.messages import JoinDocument, LookStatement, Message, SignedRequest, UploadReceipt, Verdict
+from muster.protocol.messages import JoinDocument, Message, SignedRequest, SignedText, UploadReceipt, Verdict
 from testbed.samples.messages import HERE, KEY, a_receipt, a_verdict
 
 
@@ -79,8 +79,8 @@ def test_receipt_signed_by_eth_account_recovers_by_hand():
             "bytes32 evidence,uint32 inspected,bytes32 drawnBy,string look)",
         ),
         (
-            LookStatement,
-            "LookList(uint32 run,uint32 hour,bytes32 textHash)",
+            SignedText,
+            "Document(uint32 run,string kind,string text)",
         ),
         (
             JoinDocument,

@@ -13,13 +13,13 @@ from muster.protocol.messages import (
     MAX_LISTED,
     AcceptedCommitment,
     ListedLook,
+    LogPage,
     LookList,
     Many,
     RowCheck,
     StepReport,
     ValidatorTotal,
     Verdict,
-    VerdictPage,
 )
 from muster.verification.bundles import EvidenceBundle
 
@@ -31,8 +31,8 @@ UNKNOWN = {f"unknown {i}": 0 for i in range(1000)}
     [
         (Verdict, UNKNOWN),
         (EvidenceBundle, UNKNOWN),
-        (VerdictPage, {"cursor": "", "verdicts": [{}] * 1000}),
-        (VerdictPage, {"cursor": "", "verdicts": [UNKNOWN]}),
+        (LogPage, {"cursor": 0, "entries": [{}] * 1000}),
+        (LogPage, {"cursor": 0, "entries": [UNKNOWN]}),
         (StepReport, {"run": 1, "step": 1, "metrics": {}, "batch": [0] * 1000}),
         (Many[AcceptedCommitment], [0] * 1000),
     ],

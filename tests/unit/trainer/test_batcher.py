@@ -16,7 +16,6 @@ from trainer.accepted_work import AcceptedWork, PollResult
 from trainer.batcher import NEWCOMER_SECONDS
 from trainer.batches import Batch, FileRef, WorkFile
 from trainer.checkpoint import CheckpointMetadata, CheckpointStore
-from trainer.learner import NO_BATCH
 
 ON_CHAIN = asyncio.Event()
 ON_CHAIN.set()
@@ -73,7 +72,7 @@ async def test_refused_files_are_reported_while_the_trainer_waits(
     """Demand counts a file until the trainer reports it as spent. Enough unreported files would stop all work."""
     settings = Settings.model_validate({"trainer": {"state_dir": tmp_path, "poll_seconds": 1}})
     trainer = trainer_with(settings, client, accepted_work)
-    metadata = CheckpointMetadata(step=STEP, batch_root=NO_BATCH)
+    metadata = CheckpointMetadata(step=STEP)
     learner = cast(Any, SimpleNamespace(step=STEP, metadata=metadata))
     await trainer.publisher.report(metadata, {"reward": 0.5}, {"wait": 1.0}, [], finished=False)
     waiting = asyncio.create_task(trainer.batcher.fill(learner, ON_CHAIN))
@@ -145,7 +144,7 @@ async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
     """A batch larger than what the orchestrator asks for would otherwise cost the whole wait at every step."""
     options = {"state_dir": tmp_path, "poll_seconds": 1, "batch_groups": 64}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
-    await trainer.publisher.report(CheckpointMetadata(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)
+    await trainer.publisher.report(CheckpointMetadata(step=STEP), {}, {}, [], finished=False)
     file = work_file(rewards, step=STEP)
     client.wanted = changes.get("wanted", False)
     client.waiting_groups = changes.get("waiting_groups", trainer.terms.groups_per_commitment)
@@ -226,7 +225,7 @@ async def test_work_that_teaches_nothing_is_given_up_after_a_while(
     """With a solved or hopeless task set, the files would satisfy demand for ever without a step."""
     options = {"state_dir": tmp_path, "poll_seconds": 1, "batch_wait_seconds": 10}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
-    await trainer.publisher.report(CheckpointMetadata(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)
+    await trainer.publisher.report(CheckpointMetadata(step=STEP), {}, {}, [], finished=False)
     solved = work_file([1, 1, 1, 1], step=STEP)
 
     accepts(accepted_work, solved)
@@ -240,13 +239,13 @@ async def test_work_that_teaches_nothing_is_given_up_after_a_while(
 
 def test_weights_that_are_published_once_more_are_no_updates(accepted_work: AcceptedWork, client: Orchestrator) -> None:
     """Idle hours neither end a run nor take the place of its last three scores."""
-    root = "0x" + "02" * 32
+    files = (work_file([1, 0]).ref,)
     trainer = trainer_with(
         Settings.model_validate({"trainer": {"max_steps": 8, "eval_every": 3}}), client, accepted_work
     )
-    begun, idle = CheckpointMetadata(0, NO_BATCH), CheckpointMetadata(9, NO_BATCH, updates=0)
-    learnt = [CheckpointMetadata(9 + updates, root, updates=updates) for updates in range(1, 9)]
-    again = [CheckpointMetadata(30 + updates, NO_BATCH, updates=updates) for updates in range(1, 8)]
+    begun, idle = CheckpointMetadata(0), CheckpointMetadata(9, updates=0)
+    learnt = [CheckpointMetadata(9 + updates, files, updates=updates) for updates in range(1, 9)]
+    again = [CheckpointMetadata(30 + updates, updates=updates) for updates in range(1, 8)]
     assert [trainer.finished(metadata) for metadata in (begun, idle, *learnt[:-1], *again)] == [False] * 16
     assert trainer.finished(learnt[-1])
     assert [metadata.updates for metadata in (begun, idle, *learnt, *again) if trainer.evaluates(metadata)] == [

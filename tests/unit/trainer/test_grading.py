@@ -44,7 +44,8 @@ class Shown:
         self.masters: list[ShownMaster] = []
         self._refusals = list(refusals)
 
-    async def show_master(self, run: int, shown: ShownMaster) -> None:
+    async def add_document(self, kind: str, shown: ShownMaster) -> None:
+        assert kind == "master"
         if self._refusals:
             raise self._refusals.pop(0)
         self.masters.append(shown)
@@ -166,7 +167,7 @@ SERIES = {"grade_tip": THREE.tip, "grade_epochs": 3, "grade_epoch_steps": 10, "a
 
 
 def shown(epoch: int) -> ShownMaster:
-    return ShownMaster(epoch=epoch, master=hex_hash(THREE.of(epoch)))
+    return ShownMaster(run=rules().run, epoch=epoch, master=hex_hash(THREE.of(epoch)))
 
 
 async def test_a_master_is_shown_once_no_work_of_its_epoch_can_be_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from muster.console.owner.grade_check import GradeReport
+from muster.contracts.codec import Event
+from muster.contracts.runs import WorkCommitted
 from muster.errors import UnreachableError
 from muster.grading.grades import UNSURE_FUEL, RowGrade, grades_text, parse_grades
-from muster.protocol.messages import StepReport, VerdictPage
+from muster.protocol.messages import StepDocument
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
-from testbed.samples.graded_run import ABOUT, NAME, STEP, TRAINER, GradedRun, forgeries, graded
+from testbed.samples.graded_run import ABOUT, STEP, TRAINER, GradedRun, forgeries, graded, refused
 from testbed.samples.private_tests import right_text, sealed_rows
 
 
@@ -22,7 +24,7 @@ async def test_every_grade_of_an_honest_trainer_comes_out() -> None:
 
 
 RIGHT = "1000000 of parts [1000000] with fuel 0"
-ANCHORED_AGAIN = f"step {STEP}: its root on chain is not of the files and grades reported"
+ANCHORED_AGAIN = f"step {STEP}: its batch root on chain is of another document: the document hashes to something else"
 WRONG = "0 of parts [0] with fuel 0"
 NAMED = {
     "a grade in the batch": f"row 3 of {ABOUT} is graded {RIGHT}, and comes to {WRONG}",
@@ -63,12 +65,17 @@ async def test_grades_that_leave_rows_out_or_are_no_grades_are_named(text: str) 
     assert report.reproduced < 12
 
 
-async def test_a_report_without_grades_is_named() -> None:
-    class Bare(GradedRun):
-        async def step_report(self, run: int, step: int) -> StepReport:
-            return (await super().step_report(run, step)).model_copy(update={"grades": []})
+async def test_a_batch_without_grades_is_named() -> None:
+    assert (await GradedRun(None, None).check()).lies == [f"{ABOUT}: its batch names no grades"]
 
-    assert (await Bare().check()).lies == [ANCHORED_AGAIN]
+
+async def test_work_that_was_never_committed_is_named() -> None:
+    class Invented(GradedRun):
+        async def all_events(self, kind: type[Event]) -> list[Event]:
+            return [event for event in await super().all_events(kind) if not isinstance(event, WorkCommitted)]
+
+    why = "is not on chain with the root and step that the batch names"
+    assert (await Invented().check()).lies == [f"{ABOUT} {why}"]
 
 
 async def test_a_master_that_is_withheld_is_named_and_one_that_is_not_due_is_not() -> None:
@@ -104,10 +111,11 @@ async def test_what_cannot_be_had_is_unchecked_and_no_lie() -> None:
     )
 
     class Gone(GradedRun):
-        async def verdicts(self, run: int, after: str | None = None) -> VerdictPage:
-            return VerdictPage(verdicts=[], came=[], cursor="end")
+        async def step_document(self, run: int, batch_root: bytes) -> StepDocument:
+            raise refused()
 
-    assert (await Gone().check()).unchecked == [f"step {STEP} is of files that no verdict names, such as {NAME}"]
+    why = "what its batch root names cannot be had: no"
+    assert (await Gone().check()).unchecked == [f"step {step}: {why}" for step in range(1, STEP + 1)]
 
 
 async def test_an_epoch_whose_master_is_not_shown_cannot_be_checked() -> None:

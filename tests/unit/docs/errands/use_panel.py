@@ -32,7 +32,7 @@ async def main(folder: Path) -> dict[str, Any]:
     await run.accuse(VALIDATORS[0], 0)
     await run.accuse(VALIDATORS[1], 1)
     follower: Any = SimpleNamespace(head_number=30, head_time=0, stale_since=None)
-    directory = RelayDirectory(1, "https://hub.example", [], database, storage_url=f"file:{folder}")
+    directory = RelayDirectory(1, "https://hub.example", [], database, run.log)
     known = RunIdentity(1, 31337, "Sums", "Adds numbers.", TRAINER, {}, TERMS)
     source = PageSource(database, run.queries, Attribution(31337, TRAINER, 1, TERMS, None))
     boards = Boards(known, source, follower, directory)
