@@ -92,14 +92,6 @@ class KnownError(Exception):
     """The log needs a document no more: it has one that says the same."""
 
 
-def _fits_always(_connection: Connection, _offered: Any) -> str:
-    return ""
-
-
-def _leads_to_nothing(_connection: Connection, _entries: Sequence[Placed[Any]]) -> None:
-    pass
-
-
 @dataclass(frozen=True, kw_only=True)
 class Kind(Generic[D]):
     """How documents of a kind are taken, and what they lead to."""
@@ -117,7 +109,7 @@ class Kind(Generic[D]):
     """What to do where it is another's."""
     could_sign: Callable[[D, str], bool] = lambda _document, _signer: True
     """Whether an address may ever have signed it, which is asked of what storage has."""
-    fits: Callable[[Connection, Offered[D]], str] = _fits_always
+    fits: Callable[[Connection, Offered[D]], str] = lambda _connection, _offered: ""
     """Raises RefusedError for what does not fit chain and log, KnownError for what they have already; returns what is
     kept beside the document."""
     replaces: Callable[[D, D], bool] = lambda _new, _earlier: False
@@ -126,13 +118,21 @@ class Kind(Generic[D]):
     """Whether the same document again may be news."""
     about: Callable[[D], tuple[str, int]] = lambda _: ("", 0)
     """A node and the index of its commitment; or "" and a number."""
-    project: Callable[[Connection, Sequence[Placed[D]]], None] = _leads_to_nothing
+    project: Callable[[Connection, Sequence[Placed[D]]], None] = lambda _connection, _placed: None
     """Writes what documents lead to. A document that was taken never makes it fail."""
 
     @property
     def is_signed(self) -> bool:
         """Return whether the message has a signature of its own."""
         return "signature" in self.message.model_fields
+
+
+def by_trainer(queries: Queries) -> dict[str, Any]:
+    """Return who signs a kind of which all documents are the trainer's."""
+    return {
+        "may_sign": lambda _connection, _document: {queries.keys_now.trainer},
+        "could_sign": lambda _document, signer: queries.keys.ever_trained(signer),
+    }
 
 
 class Log:
@@ -277,8 +277,9 @@ class Log:
         while some := list(islice(left, FILES_TOGETHER)):
             files = dict(zip(some, await asyncio.gather(*map(self._file, some)), strict=True))
             for first, found in files.items():
-                if missing := [place for place in range(head, first) if place not in forgotten]:
-                    log.error("documents are missing from storage", first=missing[0], last=missing[-1])
+                missing = next((place for place in range(head, first) if place not in forgotten), None)
+                if missing is not None:
+                    log.error("documents are missing from storage", first=missing, before=first)
                 files[first] = [None if one is None or skip(one) else one for one in found]
                 head = first + len(found)
             await self._database.write(partial(self._record_files, files=files))

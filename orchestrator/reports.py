@@ -12,7 +12,7 @@ from muster.runtime import telemetry
 from orchestrator import problems, tallies
 from orchestrator.database import Database
 from orchestrator.events import record_event
-from orchestrator.log import Kind, Log, Offered, Placed
+from orchestrator.log import Kind, Log, Offered, Placed, by_trainer
 from orchestrator.page import series
 from orchestrator.queries import Queries, same_work
 from orchestrator.statements import insert_once, upsert
@@ -38,8 +38,7 @@ class Reports:
                 message=StepReport,
                 noun="report",
                 key=lambda report: str(report.step),
-                may_sign=lambda _connection, _report: {queries.keys_now.trainer},
-                could_sign=lambda _report, signer: queries.keys.ever_trained(signer),
+                **by_trainer(queries),
                 fits=_expect_few,
                 replaces=lambda _new, _earlier: True,
                 about=lambda report: ("", report.step),

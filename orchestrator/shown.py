@@ -20,7 +20,7 @@ from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database
-from orchestrator.log import Earlier, Kind, Log, Offered, Placed
+from orchestrator.log import Earlier, Kind, Log, Offered, Placed, by_trainer
 from orchestrator.queries import Queries
 from orchestrator.statements import insert_once, upsert
 from orchestrator.tables import grades, meta
@@ -43,8 +43,7 @@ class ShownDocuments:
                 message=LookList,
                 noun="list",
                 key=lambda listed: str(listed.hour),
-                may_sign=lambda _connection, _listed: {queries.keys_now.trainer},
-                could_sign=lambda _listed, signer: queries.keys.ever_trained(signer),
+                **by_trainer(queries),
                 fits=self._expect_settled,
                 about=lambda listed: ("", listed.hour),
                 project=_add_lists,
@@ -56,21 +55,18 @@ class ShownDocuments:
                 message=ShownMaster,
                 noun="master",
                 key=lambda shown: str(shown.epoch),
-                may_sign=lambda _connection, _shown: {queries.keys_now.trainer},
-                could_sign=lambda _shown, signer: queries.keys.ever_trained(signer),
+                **by_trainer(queries),
                 fits=self._expect_of_terms,
                 about=lambda shown: ("", shown.epoch),
             )
         )
-
         documents.add_kind(
             Kind(
                 name="step",
                 message=StepDocument,
                 noun="step",
                 key=lambda said: content_hash(said.to_bytes()),
-                may_sign=lambda _connection, _said: {queries.keys_now.trainer},
-                could_sign=lambda _said, signer: queries.keys.ever_trained(signer),
+                **by_trainer(queries),
                 about=lambda said: ("", said.step),
             )
         )

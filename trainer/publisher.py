@@ -89,7 +89,7 @@ class Publisher:
         for ref in metadata.files:
             if ref.grades:
                 await self.retry(partial(self.client.put_grades, self.settings.run, ref.grades))
-        await self._anchor(metadata.step, manifest.root, await self._document(metadata))
+        await self._anchor(metadata, manifest.root)
         self._anchored = metadata, manifest.root
         return sizes
 
@@ -126,8 +126,7 @@ class Publisher:
         """Put the newest step on chain once more where a reorg dropped it: no worker could make work for it."""
         if self._anchored is None:
             return
-        metadata, root = self._anchored
-        step = metadata.step
+        step = self._anchored[0].step
         try:
             published = (await self.chain.call(runs.run_state(self.settings.run))).steps
         except (ChainError, UnreachableError) as error:
@@ -135,7 +134,7 @@ class Publisher:
             return
         if published <= step:
             log.warning("the step is no longer on chain", step=step)
-            await self._anchor(step, root, await self._document(metadata))
+            await self._anchor(*self._anchored)
 
     def _serve(self, step: int, model: Path, adapter: Path | None) -> tuple[Manifest, dict[str, float]]:
         """Publish a step into the folder that relays fetch from; return its manifest and sizes. Blocks.
@@ -157,9 +156,12 @@ class Publisher:
         difference = difference_to(chosen.dir, manifest)
         return manifest, sizes if difference is None else {**sizes, DELTA_BYTES: float(difference.total_bytes)}
 
-    async def _anchor(self, step: int, root: bytes, batch_root: bytes) -> None:
-        """Put a step's roots on chain: tried until it takes them, or for as long as its kind of refusal may last."""
-        run = self.settings.run
+    async def _anchor(self, metadata: CheckpointMetadata, root: bytes) -> None:
+        """Put a step's roots on chain: tried until it takes them, or for as long as its kind of refusal may last.
+
+        What it was trained on is signed once for all tries, and not at all for a step that is there already.
+        """
+        run, step, batch_root = self.settings.run, metadata.step, b""
         began = time.monotonic()
         since, last = began, None
         while True:
@@ -169,6 +171,7 @@ class Publisher:
                 if published > step:
                     return await self._check_published(step, root)
                 if published == step:
+                    batch_root = batch_root or await self._document(metadata)
                     mined = await self.chain.send(runs.publish_checkpoint(run, step, root, batch_root))
                     log.info("published", step=step, root="0x" + root.hex(), tx=mined.hash)
                     return None

@@ -202,7 +202,7 @@ class OrchestratorClient(SignedClient):
         """
         given = {"after": after} | {name: value for name, value in about.items() if value is not None}
         target = f"/v1/runs/{run}/log?{urlencode(given)}"
-        return parse_answer(LogPage, await self._call("GET", target, max_bytes=2 * MAX_LIST_CHARS))
+        return parse_answer(LogPage, await self._call("GET", target, max_bytes=4 * MAX_LIST_CHARS))
 
     async def step_document(self, run: int, batch_root: bytes) -> StepDocument:
         """Return what a step was trained on, by its batch root on chain. RefusedError with status 404: it is not kept.

@@ -26,8 +26,8 @@ from muster.runtime.files import sync
 T = TypeVar("T")
 
 _CHUNK_BYTES = 1 << 18
-MAX_SEGMENT_BYTES: Final = 1 << 26
-"""Of a file in order."""
+MAX_SEGMENT_BYTES: Final = 1 << 27
+"""Of a file in order: more than the longest list of looks takes, a text that is in a text of a text."""
 CHECKED_SECONDS = 5.0
 """For so long a store that could be written is not checked again."""
 
@@ -86,13 +86,7 @@ class ContentStore:
                     f"{self.url} has {kept} bytes under {key}, which should be {size}",
                     hint="the file there is damaged: remove it, then try again",
                 ) from error
-        await self._sync(key)
-
-    async def _sync(self, key: str) -> None:
-        """Force a file in a folder to disk, and the entries that lead to it: a receipt survives a power failure."""
-        if self._folder is not None:
-            paths = [self._folder / path for path in (Path(key), *Path(key).parents)]
-            await asyncio.to_thread(lambda: [sync(path) for path in paths])
+        await _sync(self._folder, key)
 
     async def exists(self, name: str) -> bool:
         head = obstore.head_async(self._store, self._key(name))
@@ -176,7 +170,7 @@ class ContentStore:
         """Write a few characters under a name, durably, in place of those before: all else here never changes."""
         key = f"{self.kind}/{name[2:]}"
         await self._answer(obstore.put_async(self._store, key, mark.encode(), mode="overwrite"), f"cannot write {name}")
-        await self._sync(key)
+        await _sync(self._folder, key)
 
     async def check(self) -> None:
         """Write and remove a few bytes, unless that succeeded within CHECKED_SECONDS: anyone may ask for a check.
@@ -210,17 +204,13 @@ class SegmentStore:
     async def create(self, first: int, documents: Sequence[bytes]) -> bool:
         """Keep documents of a line each, durably, from a place on; return False where that place is taken."""
         data = b"\n".join(documents)
-        write = create(self._store, self._key(first), data)
+        write, seconds, is_new = create(self._store, self._key(first), data), write_seconds(len(data)), True
         try:
-            await answer(
-                write, f"cannot keep place {first}", self.url, seconds=write_seconds(len(data)), may_exist=True
-            )
+            await answer(write, f"cannot keep place {first}", self.url, seconds=seconds, may_exist=True)
         except CREATED:
-            return False
-        if self._folder is not None:
-            paths = [self._folder / path for path in (Path(self._key(first)), *Path(self._key(first)).parents)]
-            await asyncio.to_thread(lambda: [sync(path) for path in paths])
-        return True
+            is_new = False  # who created it may have been killed before it was on disk
+        await _sync(self._folder, self._key(first))
+        return is_new
 
     async def read(self, first: int) -> list[bytes]:
         """Return the documents from a place on that were created together. Raises StorageError, MalformedError."""
@@ -247,3 +237,10 @@ class SegmentStore:
             await answer(
                 obstore.delete_async(self._store, self._key(first)), f"cannot delete {first}", self.url, may_lack=True
             )
+
+
+async def _sync(folder: Path | None, key: str) -> None:
+    """Force a file in a folder to disk, and the entries that lead to it: a receipt survives a power failure."""
+    if folder is not None:
+        paths = [folder / path for path in (Path(key), *Path(key).parents)]
+        await asyncio.to_thread(lambda: [sync(path) for path in paths])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,15 @@ async def test_what_a_killed_process_left_in_storage_is_taken_in_as_it_stands(
     assert await texts(log) == [(0, "lost?"), (1, "next")]
     assert not await log.take("note", note("lost?"))
     assert await kept(database) == "lost?"
+
+
+async def test_a_file_that_is_taken_in_twice_counts_once(log: Log) -> None:
+    """Two processes may find the same file at the same moment."""
+    projected = list[Any]()
+    log.add_kind(replace(note_kind(), project=lambda _connection, found: projected.extend(found)))
+    assert await log.take("note", note("one"))
+    await log.take_in(0)
+    assert ([one.document.words for one in projected], await texts(log)) == (["one"], [(0, "one")])
 
 
 async def test_a_store_that_keeps_and_says_it_failed_loses_and_doubles_nothing(

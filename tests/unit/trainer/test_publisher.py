@@ -249,6 +249,32 @@ async def test_a_step_says_what_it_and_its_difference_weigh(tmp_path: Path) -> N
     assert 0 < difference.total_bytes < whole / 10
 
 
+async def test_a_step_is_signed_once_however_often_it_is_tried_and_not_where_it_is_published(tmp_path: Path) -> None:
+    chain = Chain(UnreachableError("no answer"), ChainError("behind"))
+    send, refusals = chain.send, [revert("StepTooSoon"), revert("StepTooSoon")]
+
+    async def refuse(transaction: object) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await send(transaction)
+
+    chain.send = refuse  # type: ignore[method-assign]
+    publisher = publisher_on(chain, tmp_path)
+    await publisher.publish(CheckpointMetadata(step=3), model_in(tmp_path), None)
+    assert [kind for kind, *_ in cast(Any, publisher.client).said] == ["step"]
+
+    again = publisher_on(chain, tmp_path)
+    chain.steps = 4
+    root = cast(Any, chain.published[0]).arguments[2]
+    chain.checkpoint = lambda *_: settled(SimpleNamespace(manifest_root=root))  # type: ignore[method-assign, assignment]
+    await again.publish(CheckpointMetadata(step=3), tmp_path / "model", None)
+    assert cast(Any, again.client).said == []
+
+
+async def settled(value: Any) -> Any:
+    return value
+
+
 async def test_what_a_step_was_trained_on_is_signed_before_it_is_published(tmp_path: Path) -> None:
     """With the grades that it names. Its hash is the step's batch root, and it says how far the trainer had read."""
     chain, texts = Chain(), ("[]", "[[0,0,[],0]]")
