@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy import BigInteger, Connection, func, literal, select
@@ -55,7 +55,7 @@ WRONG_KEY: Final = "check whose key signs, chain.chain_id and the address book"
 
 D = TypeVar("D", bound=Message)
 log = telemetry.logger("orchestrator")
-TAKEN: Final = telemetry.counter("documents", "Signed documents taken", ("kind",))
+DOCUMENTS: Final = telemetry.counter("documents", "Signed documents taken", ("kind",))
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,17 @@ class Offered(Generic[D]):
     text: str
     signer: str
     earlier: Earlier[D] | None = None
+
+
+class Taken(NamedTuple):
+    """What became of a document."""
+
+    is_new: bool
+    place: int | None = None
+    """None where another document says the same."""
+
+    def __bool__(self) -> bool:
+        return self.is_new
 
 
 class KnownError(Exception):
@@ -163,8 +174,8 @@ class Log:
 
     # Taking
 
-    async def take(self, name: str, signed: Any, *, sender: str | None = None) -> bool:
-        """Take a signed document, and keep it in storage and database; return whether it is new.
+    async def take(self, name: str, signed: Any, *, sender: str | None = None) -> Taken:
+        """Take a signed document, and keep it in storage and database; return its place, and whether it is new.
 
         sender: who sends it, where nobody else may: the log is open, so anybody could send an earlier one again. Raises
         RefusedError for one that is not taken, StorageError when it cannot be kept.
@@ -202,15 +213,15 @@ class Log:
             if await self.segments.create(first, [entry.at.to_bytes() for entry in given]):
                 failpoint("orchestrator.placed")
                 await self._database.write(partial(self.record, first=first, given=given))
-                for one in new:
-                    outcomes[one] = True
-                    TAKEN.labels(batch[one].kind.name).inc()
+                for n, one in enumerate(new):
+                    outcomes[one] = Taken(True, first + n)
+                    DOCUMENTS.labels(batch[one].kind.name).inc()
                 return outcomes
             await self.take_in(first)
         raise StorageError("the log: other processes came first each time", hint="try again in a second")
 
     def _look(self, connection: Connection, batch: Sequence[Offered[Any]]) -> tuple[int, list[Outcome]]:
-        """Return the next place; and of each: what is kept beside it, False where it is known, or why it is refused."""
+        """Return the next place; and of each: what is kept beside it, where it is known, or why it is refused."""
         outcomes, seen = list[Outcome](), set[tuple[str, str]]()
         for one in batch:
             key = one.kind.key(one.document)
@@ -219,16 +230,16 @@ class Log:
                     raise problems.try_later(f"another {one.kind.noun} about the same comes at this moment")
                 outcomes.append(self._admit(connection, one, key))
             except KnownError:
-                outcomes.append(False)
+                outcomes.append(Taken(False))
             except RefusedError as error:
                 outcomes.append(Failure(error))
             seen.add((one.kind.name, key))
         return head_of(connection), outcomes
 
-    def _admit(self, connection: Connection, one: Offered[Any], key: str) -> str | bool:
+    def _admit(self, connection: Connection, one: Offered[Any], key: str) -> str | Taken:
         kind, earlier = one.kind, self.latest(connection, one.kind.name, key)
         if earlier is not None and earlier.text == one.text and not kind.repeats:
-            return False
+            return Taken(False, earlier.place)
         if kind.may_sign is not None and one.signer not in (allowed := kind.may_sign(connection, one.document)):
             named = " or ".join(sorted(allowed))
             raise problems.not_allowed(f"the {kind.noun} is signed by {one.signer}, not by {named}", kind.hint)

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from muster.errors import RefusedError
 from orchestrator import problems
 from orchestrator.auth import Caller
+from orchestrator.log import Taken
 from orchestrator.problems import documented
 from orchestrator.service import OrchestratorService
 from orchestrator.upload_slots import UploadSlots
@@ -29,6 +30,8 @@ class Ack(BaseModel):
     """Answer to a message."""
 
     new: bool
+    place: int | None = None
+    """Of a document, in the log."""
 
 
 RunId = Annotated[int, Path(ge=0, lt=1 << 32)]
@@ -113,10 +116,10 @@ async def read_message(model: type[Text], request: Request, caller: Caller, *, l
         raise RequestValidationError(error.errors()) from error
 
 
-def acknowledge(response: Response, new: bool) -> Ack:
+def acknowledge(response: Response, new: bool | Taken) -> Ack:
     """Answer that a message was taken: 201, or 200 when it is known already."""
     response.status_code = 201 if new else 200
-    return Ack(new=new)
+    return Ack(new=bool(new), place=new.place if isinstance(new, Taken) else None)
 
 
 def json_response(body: bytes) -> Response:

@@ -27,7 +27,7 @@ from orchestrator.auth import Caller
 from orchestrator.calls import Calls
 from orchestrator.database import Database
 from orchestrator.events import record_event
-from orchestrator.log import Kind, Log, Offered, Placed
+from orchestrator.log import Kind, Log, Offered, Placed, Taken
 from orchestrator.queries import NAMED, Queries, named, same_work
 from orchestrator.statements import add_all, insert_new, insert_once, row_of
 from orchestrator.summaries import gone_work
@@ -107,8 +107,8 @@ class Verdicts:
         if not await self._database.write(write, news=False):
             raise problems.try_later(f"no verdict names {MAX_UNNAMED} bundles of {caller.address}: post these first")
 
-    async def receive(self, caller: Caller, verdict: Verdict) -> bool:
-        """Take a verdict; return whether it is new. The same one again changes nothing, another one is refused."""
+    async def receive(self, caller: Caller, verdict: Verdict) -> Taken:
+        """Take a verdict; return its place, and whether it is new. Another one of the same validator is refused."""
         # 1. The sender.
         caller.active_validator()
         if verdict.validator != caller.address:
@@ -122,10 +122,10 @@ class Verdicts:
             raise problems.not_found(f"no evidence {verdict.evidence} is kept here", "post the evidence first")
 
         # 3. The log.
-        is_new = await self._documents.take("verdict", verdict)
-        if not is_new and verdict.evidence is not None:  # it may have been posted again
+        taken = await self._documents.take("verdict", verdict)
+        if not taken and verdict.evidence is not None:  # it may have been posted again
             await self._database.write(lambda connection: mark_named(connection, verdict), news=False)
-        return is_new
+        return taken
 
     def _project(self, connection: Connection, found: Sequence[Placed[Verdict]]) -> None:
         """Record verdicts, and what follows from them."""

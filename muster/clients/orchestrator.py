@@ -249,7 +249,7 @@ class OrchestratorClient(SignedClient):
     async def submit_environment(self, run: int, data: bytes) -> bool:
         """Submit a pack, signed by its author's key; return whether it is new."""
         answer = await self._call("POST", f"/v1/runs/{run}/environments", data, file_bytes=len(data))
-        return parse_answer(dict[str, bool], answer).get("new", False)
+        return parse_answer(dict[str, Any], answer).get("new") is True
 
     async def environments(self, run: int) -> list[ListedEnvironment]:
         """Return the submitted environments in order of arrival. Their signatures are not checked here."""

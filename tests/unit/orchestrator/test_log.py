@@ -20,7 +20,7 @@ from muster.protocol.receipts import sign_text
 from muster.runtime import failpoints
 from orchestrator import problems
 from orchestrator.database import Database
-from orchestrator.log import Kind, Log, Offered, Placed, head_of
+from orchestrator.log import Kind, Log, Offered, Placed, Taken, head_of
 from orchestrator.queries import Queries
 from orchestrator.run_facts import ChainState
 from orchestrator.statements import upsert
@@ -83,9 +83,9 @@ async def texts(log: Log, after: int = 0) -> list[tuple[int, str]]:
 
 
 async def test_a_document_of_a_new_kind_is_taken_told_and_projected(log: Log, database: Database) -> None:
-    assert await log.take("note", note("one"))
-    assert not await log.take("note", note("one"))
-    assert await log.take("note", note("three"))
+    assert await log.take("note", note("one")) == Taken(True, 0)
+    assert await log.take("note", note("one")) == Taken(False, 0)
+    assert await log.take("note", note("three")) == Taken(True, 1)
     page = await log.page(0)
     assert page.cursor == 2
     assert page.entries[1] == LogEntry(
@@ -134,7 +134,7 @@ async def test_what_does_not_fit_is_refused_and_leaves_no_gap(
 
 async def test_documents_that_come_together_have_places_in_a_row_and_share_a_file(log: Log, tmp_path: Path) -> None:
     taken = await asyncio.gather(*(log.take("note", note("words", topic=f"{n}")) for n in range(40)))
-    assert taken == [True] * 40
+    assert taken == [Taken(True, place) for place in range(40)]
     assert [place for place, _ in await texts(log)] == list(range(40))
     firsts = await SegmentStore(f"file:{tmp_path}", "log").firsts()
     assert firsts[0] == 0
@@ -145,7 +145,7 @@ async def test_of_two_about_the_same_at_one_moment_one_waits(log: Log) -> None:
     outcomes = await asyncio.gather(
         log.take("note", note("first")), log.take("note", note("another")), return_exceptions=True
     )
-    assert outcomes[0] is True or isinstance(outcomes[0], RefusedError)
+    assert outcomes[0] == Taken(True, 0) or isinstance(outcomes[0], RefusedError)
     assert await log.take("note", note("the longest one"))
     assert (await texts(log))[-1][1] == "the longest one"
 
@@ -158,7 +158,8 @@ async def test_two_processes_never_give_a_place_twice(
     try:
         both = [log_of(database, tmp_path) for database in databases]
         taken = await asyncio.gather(*(both[n % 2].take("note", note("words", topic=f"{n}")) for n in range(60)))
-        assert taken == [True] * 60
+        assert all(one.is_new for one in taken)
+        assert {one.place for one in taken} == set(range(60))
         for log in both:
             assert [place for place, _ in await texts(log)] == list(range(60))
     finally:
