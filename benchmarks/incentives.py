@@ -34,7 +34,7 @@ share of unfounded cases follows from the two.
     shopping_gain   work that eight keys save at the same pay, of which the shortest draw is taken each time
     withdrawn       tokens of reserved pay that an owner keeps from workers by withdrawing and closing
 
-Part `looks` needs no chain: benchmarks/incentives_looks.py plays the rules by which validators are called, checked and
+Part `looks` needs no chain: benchmarks/looking_world.py plays the rules by which validators are called, checked and
 paid, without a cheat. c: the cost of a look; a call: a place that an honest validator holds.
 
     honest_margin_zero

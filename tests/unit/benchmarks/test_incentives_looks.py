@@ -10,19 +10,15 @@ import pytest
 from benchmarks.incentives_looks import (
     HONEST,
     HONEST_NET,
-    LOOK,
-    TERMS,
-    Looking,
-    World,
     alone,
     binomial,
-    cheap_draws,
     found,
     honest_calls,
     lost,
     owners,
     steps_until_accused,
 )
+from benchmarks.looking_world import LOOK, TERMS, Looking, World, cheap_draws
 from muster.protocol.looks import FIRST_COMMITMENTS, checked_rows
 
 ALL = Looking("invents all", false=1.0)
