@@ -242,7 +242,7 @@ class Validator:
         ROWS.inc(verdict.inspected)
         SECONDS.observe(seconds)
         log.info(
-            telemetry.JUDGED,
+            "judged",
             node=c.node,
             index=c.index,
             step=c.step,

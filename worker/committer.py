@@ -44,7 +44,7 @@ class Committer:
         await self._record_mined(facts)
         entry = self._context.journal.entry(facts.work.next)
         if entry is None:
-            return Waiting(telemetry.NO_FINISHED_WORK)
+            return Waiting("no finished work to deliver")
         if not still_counts(entry, facts, await self._context.anchor(entry.step, facts)):
             return await self._discard(entry, "its step no longer counts")
         if await self._is_old(entry):
@@ -133,7 +133,7 @@ class Committer:
         self._refusals = 0
         await self._check(receipt, entry, len(data))
         context.journal.uploaded(entry.index, receipt)
-        log.info(telemetry.UPLOADED, step=entry.step, index=entry.index, file=entry.file_hash, bytes=len(data))
+        log.info("uploaded", step=entry.step, index=entry.index, file=entry.file_hash, bytes=len(data))
         return ""
 
     async def _check(self, receipt: UploadReceipt, entry: Entry, size: int) -> None:

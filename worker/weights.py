@@ -88,7 +88,7 @@ class CurrentWeights:
             return
         self.loaded, begun = None, time.monotonic()
         if self._engine is None:
-            log.info(telemetry.ENGINE_STARTS, step=fetched.checkpoint.step)
+            log.info("starting the engine", step=fetched.checkpoint.step)
             self._engine = await self._do(self._make_engine, fetched.path)
             seconds = round(time.monotonic() - begun, 3)
             log.info(telemetry.ENGINE_STARTED, step=fetched.checkpoint.step, seconds=seconds)
@@ -96,7 +96,7 @@ class CurrentWeights:
             await self._do(self._engine.load_weights, fetched.path)
             pause = time.monotonic() - begun
             PAUSE.observe(pause)
-            log.info(telemetry.WEIGHTS_LOADED, step=fetched.checkpoint.step, seconds=round(pause, 3))
+            log.info("weights loaded", step=fetched.checkpoint.step, seconds=round(pause, 3))
         self.loaded = fetched
         STEP.set(fetched.checkpoint.step)
 

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 
 from muster.errors import TRANSIENT
 from muster.runtime.retries import Repeats
-from muster.runtime.telemetry import GOES_ON
 
 
 class Next(Enum):
@@ -98,7 +97,7 @@ class PollLoop:
 
     def _go_on(self) -> None:
         if self._waits:
-            self.log.debug(GOES_ON, what=self.what)
+            self.log.debug("goes on", what=self.what)
         self._waits = False
 
 

@@ -62,18 +62,10 @@ _QUIET_ENVIRONMENT: Final = {
 """Defaults for libraries that read the environment when imported; a value the user set is kept."""
 
 WEIGHTS_ARRIVED: Final = "weights arrived"
-WEIGHTS_LOADED: Final = "weights loaded"
-ENGINE_STARTS: Final = "starting the engine"
 ENGINE_STARTED: Final = "engine started"
 GENERATED: Final = "generated"
-UPLOADED: Final = "uploaded"
 COMMITTED: Final = "committed"
-JUDGED: Final = "judged"
-"""Events by which `muster.console.node.log_lines` follows a worker, and a validator by the last one."""
-GOES_ON: Final = "goes on"
-"""What a loop does that waited."""
-NO_FINISHED_WORK: Final = "no finished work to deliver"
-"""Why a worker's loop that commits waits while the one that generates is at work."""
+"""Events by which `benchmarks/page.py` times a worker's start."""
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import signal
-import subprocess
-import sys
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -18,7 +14,6 @@ import pytest
 from muster.chain.keys import Signer
 from testbed.http import Reply, serving
 from testbed.machine import Machine, set_ether
-from testbed.waiting import BOUND
 
 GAS = 2 * 10**16
 
@@ -179,21 +174,8 @@ def test_a_notification_by_hand(machine: Machine) -> None:
     assert unset["error"] == "no webhook is set: no notifications are sent"
 
 
-@pytest.mark.parametrize(("role", "node", "last"), [("worker", "w1", "open cases"), ("validator", "v1", "cases won")])
-def test_a_status_is_shown_until_somebody_stops_it(
-    machine: Machine, addresses: dict[str, str], role: str, node: str, last: str
-) -> None:
-    command = [sys.executable, "-m", "muster", role, "status", "--watch", "--node", addresses[node]]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=machine.folder, env=environment) as process:
-        assert process.stdout is not None
-        seen = list(itertools.takewhile(lambda line: not line.startswith(last), process.stdout))
-        process.send_signal(signal.SIGINT)
-        assert process.wait(BOUND) == 130
-    assert seen[0].split() == ["node", addresses[node]]
-    refused = machine.json(role, "status", "--watch", "--node", addresses[node], status=2)
-    assert refused["error"] == "--json prints one document, and --watch never ends"
-    stranger = machine.type(role, "status", "--watch", "--node", Signer.random().address)
+def test_a_stranger_has_no_status(machine: Machine) -> None:
+    stranger = machine.type("worker", "status", "--node", Signer.random().address)
     assert (stranger.returncode, stranger.stdout) == (78, "")
 
 

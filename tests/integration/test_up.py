@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import stat
 import tomllib
@@ -235,28 +236,20 @@ def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: 
         assert "assword" not in terminal.said
     assert len(events_of(world, Registered, operator=operator)) == 1
 
-    # 4. A live picture; Ctrl-C ends it.
+    # 4. A node that another process runs is shown: its status once, then its log. Ctrl-C ends that.
+    log = newcomer.nodes / "run-1-worker" / "log.jsonl"
+    log.write_text('{"event": "written \\u001b[2J before", "level": "info"}\n{"event": "detail", "level": "debug"}\n')
     with (
         FolderLock(newcomer.nodes / "run-1-worker" / "state"),
         Terminal(("up",), newcomer.folder, at_home) as terminal,
     ):
-        terminal.reads("this only watches it")
-        terminal.reads("in the window  0 MUST at 2 MUST for each")
-        terminal.reads("commitments    0 accepted, 0 pending, 0 rejected")
-        terminal.presses_control_c()
-        assert terminal.ends() == 130
-
-
-@pytest.mark.parametrize("role", ["worker", "validator"])
-def test_a_status_that_is_watched_on_a_terminal_is_the_same_picture(
-    world: World, newcomer: Newcomer, role: str
-) -> None:
-    made = newcomer.up(world.orchestrator.url, "--role", role)
-    words = (role, "status", "--watch", "--config", made["config"])
-    with Terminal(words, newcomer.folder, {"HOME": str(newcomer.home)}) as terminal:
-        terminal.reads(f"{role} {made['node']} of run {made['run']}")
-        terminal.reads("gas ")
-        terminal.reads(" ETH, about ")
+        terminal.reads("written \\x1b[2J before")
+        assert "this only watches it" in terminal.said
+        assert re.search("pay per commitment +2 MUST\\s", terminal.said)
+        with log.open("a") as file:
+            file.write('{"event": "written later", "level": "info"}\n')
+        terminal.reads("written later")
+        assert "detail" not in terminal.said
         terminal.presses_control_c()
         assert terminal.ends() == 130
 
@@ -272,12 +265,12 @@ def test_up_only_watches_running_node(world: World, newcomer: Newcomer) -> None:
         (place / "state", f"process {os.getpid()} runs it, a service or another command: this only watches it"),
     ):
         with FolderLock(locked), newcomer.process("up", world.orchestrator.url) as process:
-            process.says("commitments: ")
+            process.says("pending")
             status, said = process.stop(signal.SIGTERM)
-        lines = said.splitlines()
-        last = next(place for place, line in enumerate(lines) if "commitments: " in line)
-        assert (status, lines[last].partition(": ")[2]) == (130, "0 accepted, 0 pending, 0 rejected")
-        assert sentence in lines[:last]
+        rows = [line.split() for line in said.splitlines()]
+        last = rows.index(["pending", "0"])
+        assert (status, rows[last - 1]) == (130, ["accepted", "0"])
+        assert sentence.split() in rows[:last]
 
 
 def test_a_key_that_is_gone_is_not_replaced(world: World, newcomer: Newcomer) -> None:

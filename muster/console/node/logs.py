@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Literal
+from typing import Annotated, Any, BinaryIO, Final, Literal, Never
 
 import typer
 
@@ -62,7 +63,7 @@ class LineFilter:
 
 
 @command(app, "logs", of_node=True)
-def logs(
+async def logs(
     session: Session,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines, until Ctrl-C.")] = False,
     level: Annotated[Level, typer.Option(help="Lowest level to show.")] = "info",
@@ -79,16 +80,15 @@ def logs(
     count = lines if lines is not None else MAX_LINES if since else 50
     if not path.exists() and not follow:
         raise ConfigError(f"no log at {path} yet", hint="start its process: muster worker run, for example")
-    found, end = last_lines(path, wanted, count)
-    if session.options.json:
-        session.result(found)
-        return
     try:
+        if follow:
+            await follow_lines(path, wanted, count, _print)
+        found, _ = last_lines(path, wanted, count)
+        if session.options.json:
+            session.result(found)
+            return
         for line in found:
             _print(line)
-        if follow:
-            with Tail(path, end) as tail:
-                tail.follow(lambda data: _print_wanted(parsed(data), wanted))
     except BrokenPipeError:  # who reads them has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -131,6 +131,26 @@ def last_lines(path: Path, wanted: LineFilter, count: int) -> tuple[list[dict[st
         span *= 8
 
 
+async def follow_lines(
+    path: Path,
+    wanted: LineFilter,
+    count: int,
+    show: Callable[[dict[str, Any]], None],
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Never:
+    """Show the last `count` lines that are wanted, and then each one that is added, until cancelled."""
+    found, end = last_lines(path, wanted, count)
+    for line in found:
+        show(line)
+    with Tail(path, end) as tail:
+        while True:
+            for line in map(parsed, tail.read()):
+                if wanted.takes(line):
+                    show(line)
+            if not tail.reopened():
+                await pause(FOLLOW_SECONDS)
+
+
 class Tail(Closing):
     """Reads a file's lines to its end, and then those that are added, also in a new file of the same name."""
 
@@ -166,14 +186,6 @@ class Tail(Closing):
                 self._start, complete = 0, complete[1:]
             yield from (line for line in complete if line.strip())
 
-    def follow(self, take: Callable[[bytes], None], pause: Callable[[float], None] = time.sleep) -> None:
-        """Give `take` every line that is added, until interrupted."""
-        while True:
-            for line in self.read():
-                take(line)
-            if not self.reopened():
-                pause(FOLLOW_SECONDS)
-
     def _open(self) -> bool:
         try:
             self._file = self.path.open("rb")
@@ -198,11 +210,6 @@ class Tail(Closing):
         self._file.close()
         self._file, self._start = None, 0
         return self._open()
-
-
-def _print_wanted(line: dict[str, Any], wanted: LineFilter) -> None:
-    if wanted.takes(line):
-        _print(line)
 
 
 def _print(line: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Read one node from chain and orchestrator: a record for tables, a document for a status.
 
-Used by `muster worker status`, `muster validator status`, `muster node` and `muster up`.
+`muster worker status` and `muster validator status` are `status`; `muster node` and `muster up` read nodes too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from muster.chain.client import Chain
 from muster.chain.gas import GasBalance
 from muster.clients.looks import LooksReader
 from muster.clients.orchestrator import OrchestratorClient
-from muster.console.node.nodes import not_joined
+from muster.console.money.wallet import address_of
+from muster.console.node.nodes import NodeOption, not_joined
 from muster.console.session import Session
 from muster.constants import BASIS_POINTS
 from muster.contracts import registry, runs
@@ -30,9 +31,6 @@ from muster.runtime.units import Duration, Ether, Moment, Tokens
 
 LAST_VERDICTS: Final = 5
 """Commitments whose verdicts a status shows."""
-
-REORG_DEPTH: Final = 64
-"""Blocks read again for events, each time."""
 
 REPORT_SECONDS: Final = 10.0
 """Longest wait for an orchestrator's report."""
@@ -96,69 +94,59 @@ async def read_registered(session: Session, chain: Chain, address: str) -> NodeR
     return state
 
 
-class NodeReader:
-    """Reads the status of one node, again and again: of a validator's events only the new ones each time."""
+async def status(session: Session, node: NodeOption = None) -> None:
+    """Show what a node did, what was rejected, what it earned, what it has at stake, and its cases."""
+    session.result(await read_status(session, await address_of(session, node)))
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._last = -1
-        self._opened: set[int] = set()
-        self._resolved: dict[int, bool] = {}
-        """Whether the accused was found guilty, of cases that it opened."""
-        self._sealed: set[int] = set()
 
-    async def read(self, session: Session) -> dict[str, Any]:
-        """Return its status; warn of little gas. Raises as `read_registered`."""
-        async with session.chain() as chain:
-            state = await read_registered(session, chain, self.address)
-            if state.low_on_gas:
-                session.note(f"warning: {state.gas.sentence}\n  next: {state.gas.refill}")
-            run = await chain.call(runs.run_state(state.node.run))
-            common = await common_status(chain, state)
-            if state.node.role == Role.WORKER:
-                return common | await worker_status(chain, state, run)
-            return common | await self._validator_status(session, chain, state, run)
+async def read_status(session: Session, address: str) -> dict[str, Any]:
+    """Return the status of a node; warn of little gas. Raises as `read_registered`."""
+    async with session.chain() as chain:
+        state = await read_registered(session, chain, address)
+        if state.low_on_gas:
+            session.note(f"warning: {state.gas.sentence}\n  next: {state.gas.refill}")
+        run = await chain.call(runs.run_state(state.node.run))
+        common = await common_status(chain, state)
+        if state.node.role == Role.WORKER:
+            return common | await worker_status(chain, state, run)
+        return common | await validator_status(session, chain, state, run)
 
-    async def _validator_status(
-        self, session: Session, chain: Chain, state: NodeReading, run: RunState
-    ) -> dict[str, Any]:
-        await self._follow(chain)
-        terms = await chain.terms(state.node.run)
-        income = validator_income(terms, run.validators - 1)
-        return {
-            "newest_step": run.steps - 1,
-            "earns": income["earns"],
-            "can_lose": income["can lose"],
-            "case_cost": Tokens(terms.case_fee + terms.jury_deposit),
-            "open_cases": len(self._opened - self._resolved.keys()),
-            "cases_opened": len(self._opened),
-            "cases_won": sum(self._resolved.values()),
-            "hours_sealed": len(self._sealed),
-            "last_sealed_hour": max(self._sealed, default=None),
-            **await self._wages(session, chain, state.node.run),
-        }
 
-    async def _wages(self, session: Session, chain: Chain, run: int) -> dict[str, Any]:
-        """Return what the trainer's lists say of its looks; nothing, with a note, where they cannot be read."""
-        try:
-            async with session.orchestrator(chain) as client, asyncio.timeout(REPORT_SECONDS):
-                return await wage_status(LooksReader(chain, client, run), self.address)
-        except (MusterError, TimeoutError) as error:
-            session.note(f"what its looks earned is not known: {error or 'no answer'}")
-            return {}
+async def validator_status(session: Session, chain: Chain, state: NodeReading, run: RunState) -> dict[str, Any]:
+    """Return what a validator sealed, its cases, and what it earns; what looks earned only where that can be read."""
+    # 1. Its events, all of them.
+    opened, resolved, sealed = set[int](), dict[int, bool](), set[int]()
+    for event in await chain.events(
+        [CaseOpened, CaseResolved, HourSealed], chain.addresses.from_block, (await chain.head()).number
+    ):
+        if isinstance(event, CaseOpened) and event.challenger == state.address:
+            opened.add(event.case_id)
+        elif isinstance(event, CaseResolved) and event.case_id in opened:
+            resolved[event.case_id] = event.outcome == Outcome.GUILTY
+        elif isinstance(event, HourSealed) and event.validator == state.address:
+            sealed.add(event.hour)
 
-    async def _follow(self, chain: Chain) -> None:
-        """Read the events since the last time; some blocks again, which a reorg may have replaced."""
-        last = (await chain.head()).number
-        first = max(chain.addresses.from_block, self._last - REORG_DEPTH)
-        for event in await chain.events([CaseOpened, CaseResolved, HourSealed], first, last):
-            if isinstance(event, CaseOpened) and event.challenger == self.address:
-                self._opened.add(event.case_id)
-            elif isinstance(event, CaseResolved) and event.case_id in self._opened:
-                self._resolved[event.case_id] = event.outcome == Outcome.GUILTY
-            elif isinstance(event, HourSealed) and event.validator == self.address:
-                self._sealed.add(event.hour)
-        self._last = last
+    # 2. What its looks earned, by the trainer's lists.
+    wages: dict[str, Any] = {}
+    try:
+        async with session.orchestrator(chain) as client, asyncio.timeout(REPORT_SECONDS):
+            wages = await wage_status(LooksReader(chain, client, state.node.run), state.address)
+    except (MusterError, TimeoutError) as error:
+        session.note(f"what its looks earned is not known: {error or 'no answer'}")
+    terms = await chain.terms(state.node.run)
+    income = validator_income(terms, run.validators - 1)
+    return {
+        "newest_step": run.steps - 1,
+        "earns": income["earns"],
+        "can_lose": income["can lose"],
+        "case_cost": Tokens(terms.case_fee + terms.jury_deposit),
+        "open_cases": len(opened - resolved.keys()),
+        "cases_opened": len(opened),
+        "cases_won": sum(resolved.values()),
+        "hours_sealed": len(sealed),
+        "last_sealed_hour": max(sealed, default=None),
+        **wages,
+    }
 
 
 async def common_status(chain: Chain, state: NodeReading) -> dict[str, Any]:

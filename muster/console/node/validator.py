@@ -11,7 +11,7 @@ from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.console.command import command
 from muster.console.node import nodes
 from muster.console.node.nodes import GAS_DAYS, CheckOption, GasOption, NodeOption
-from muster.console.node.watching import status
+from muster.console.node.status import status
 from muster.console.session import RunOption, Session, as_table
 from muster.contracts.registry import Role
 from muster.protocol.looks import FIRST_COMMITMENTS

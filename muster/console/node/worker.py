@@ -13,7 +13,7 @@ from muster.console.command import command
 from muster.console.money.wallet import address_of
 from muster.console.node import nodes
 from muster.console.node.nodes import GAS_DAYS, CheckOption, GasOption, NodeOption
-from muster.console.node.watching import status
+from muster.console.node.status import status
 from muster.console.session import RunOption, Session, as_table
 from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened

@@ -17,9 +17,9 @@ import typer
 
 from muster.console.command import command
 from muster.console.money.wallet import OPERATOR, address_of
-from muster.console.node.status import NodeReader
-from muster.console.node.watching import Screen, WatchedNode
-from muster.console.session import NEW_LINE, Session, wallet_path
+from muster.console.node.logs import LineFilter, follow_lines, shown
+from muster.console.node.status import read_status
+from muster.console.session import NEW_LINE, Session, as_table, wallet_path
 from muster.console.up.facts import UNKNOWN
 from muster.console.up.prepare import (
     LocalNode,
@@ -36,7 +36,7 @@ from muster.console.up.setup import bring_ether, help_without_operator, keep_gas
 from muster.console.up.steps import NodeFacts, SetupSteps
 from muster.console.up.target import NodeTarget, UpRequest, find_target
 from muster.contracts.registry import Status
-from muster.errors import FinishedError, UsageError
+from muster.errors import FinishedError, MusterError, UsageError
 from muster.runtime.journal import FolderLock, lock_holder
 from muster.runtime.printable import printable
 from muster.runtime.units import Tokens
@@ -44,9 +44,8 @@ from muster.swarm.supervisor import interruptible
 
 app = typer.Typer()
 
-POLLS: Final = 4
-"""Polls of the chain between two readings of a node that is shown; at least LEAST_SECONDS."""
-LEAST_SECONDS: Final = 2.0
+LAST_LINES: Final = 10
+"""Lines of a node's log that are shown before those that are added."""
 
 
 @command(app, "up", spends=True)
@@ -197,7 +196,7 @@ async def run_node(
             await process.guard(work())
             keeper = asyncio.create_task(keep(), name="keep the node's gas")
             try:
-                await process.guard(show_node(node, process))
+                await process.guard(show_node(node))
             finally:
                 keeper.cancel()
                 await asyncio.gather(keeper, return_exceptions=True)
@@ -206,14 +205,17 @@ async def run_node(
             node.session.note(printable(said, kept=NEW_LINE))
 
 
-async def show_node(node: LocalNode, process: NodeProcess | None = None) -> Never:
-    """Show a node until cancelled, and what happens to its `process` if that is ours."""
-    session, pause = node.session, max(LEAST_SECONDS, POLLS * node.session.settings.chain.poll_seconds)
-    title = f"{node.place.name}: {node.role} {node.address} of run {session.settings.run}"
-    with Screen(session.stderr, title) as screen:
-        if process is not None:
-            process.say = screen.say
-        await WatchedNode(session, NodeReader(node.address).read, node.log).follow(screen, pause)
+async def show_node(node: LocalNode) -> Never:
+    """Show a node until cancelled: its status and the address of its run's page once, then its log."""
+    session = node.session
+    settings = session.settings
+    session.note(f"{node.place.name}: {node.role} {node.address} of run {settings.run}, {settings.orchestrator.url}/")
+    try:
+        session.stderr.print(as_table(await read_status(session, node.address)), markup=False)
+    except MusterError as error:
+        session.note(f"its status is not known: {printable(str(error))}")
+    log = node.log or node.place.output
+    await follow_lines(log, LineFilter(), LAST_LINES, lambda line: session.note(shown(line)))
 
 
 def watch_only(session: Session, target: NodeTarget) -> None:

@@ -7,12 +7,11 @@ it starts another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Self
+from pathlib import Path
+from typing import Any, Final, Self
 
+from muster.console.node.logs import Tail, escaped, parsed
 from muster.console.node.service import STOP_SECONDS
-from muster.console.node.view import cut
-from muster.console.node.watching import LogFile, log_size
 from muster.console.up.prepare import LocalNode
 from muster.errors import CheckError, ConfigError, FinishedError
 from muster.runtime.failpoints import failpoint
@@ -24,6 +23,8 @@ from muster.swarm.supervisor import ProcessEvent, ProcessSpec, Supervisor, log_t
 FINAL: Final = {one.exit_code: one for one in (FinishedError, CheckError, ConfigError)}
 """Statuses after which starting again changes nothing: it finished, its key was convicted, its settings cannot work."""
 
+MAX_SHOWN: Final = 300
+"""Characters of a process's last words that are shown."""
 BACK_OFF: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 RESTARTS: Final = 60
 """Deaths in a row, each within ten minutes of its start: about an hour of an endpoint that does not answer."""
@@ -35,8 +36,6 @@ class NodeProcess(Supervisor):
     def __init__(self, node: LocalNode) -> None:
         super().__init__(node.place.folder, self._take)
         self._node = node
-        self.say: Callable[[str], None] = node.session.note
-        """Shows what happened to the process, as sentences."""
         self._log_start = 0
         """The byte of the log at which the process that runs now, or ended last, began."""
 
@@ -55,10 +54,10 @@ class NodeProcess(Supervisor):
         if event.kind == "started":
             self._log_start = log_size(self._node.log)
             log = self._node.log or self._node.place.output
-            self.say(f"the {role} runs as process {event.details['pid']}; its log is {log}")
+            self._node.session.note(f"the {role} runs as process {event.details['pid']}; its log is {log}")
         elif event.kind == "died":
             what, _ = last_words(self._node, self._log_start)
-            self.say(f"the {role} ended with {status}: {cut(what)}; it starts again")
+            self._node.session.note(f"the {role} ended with {status}: {escaped(what, MAX_SHOWN)}; it starts again")
         elif event.kind == "finished" and isinstance(status, int):
             what, hint = last_words(self._node, self._log_start)
             self.failure.set_exception(FINAL[status](f"the {role} ended: {what}", hint=hint))
@@ -81,11 +80,19 @@ def process_spec(node: LocalNode) -> ProcessSpec:
 
 def last_words(node: LocalNode, start: int) -> tuple[str, str]:
     """Return why the process of a node ended, and what is next: by its log from a byte on, else by what it printed."""
-    with LogFile(node.log, start) as log:
-        ended = log.read().ended
-    if ended is None:
+    ended: dict[str, Any] = {}
+    if node.log is not None:
+        with Tail(node.log, start) as tail:
+            for line in map(parsed, tail.read()):
+                ended = line if line.get("event") in ("ended", "finished") else ended
+    if not ended:
         return log_tail(node.place.output).strip(), f"read {node.place.output}"
     return str(ended.get("error") or ended.get("reason") or "it was stopped"), str(ended.get("next") or "")
+
+
+def log_size(path: Path | None) -> int:
+    """Return the bytes of a log; 0 where there is none."""
+    return path.stat().st_size if path is not None and path.exists() else 0
 
 
 async def end_left(node: LocalNode) -> None:

@@ -15,7 +15,17 @@ from typing import Any
 
 import pytest
 
-from muster.console.node.logs import FIRST_BYTES, LineFilter, Tail, escaped, last_lines, parse_age, parsed, shown
+from muster.console.node.logs import (
+    FIRST_BYTES,
+    LineFilter,
+    Tail,
+    escaped,
+    follow_lines,
+    last_lines,
+    parse_age,
+    parsed,
+    shown,
+)
 from muster.errors import UsageError
 from testbed.machine import Machine
 from testbed.waiting import BOUND
@@ -140,22 +150,33 @@ class EndedError(Exception):
     """The test has seen enough."""
 
 
-def follow(path: Path, *steps: Callable[[], object]) -> list[bytes]:
-    """The lines that following shows, where a step is taken at each pause."""
-    seen: list[bytes] = []
+async def follow(path: Path, *steps: Callable[[], object], count: int = 10) -> list[str]:
+    """The events that following shows, where a step is taken at each pause."""
+    seen: list[str] = []
     left = list(steps)
 
-    def pause(_: float) -> None:
+    async def pause(_: float) -> None:
         if not left:
             raise EndedError
         left.pop(0)()
 
-    with Tail(path) as tail, pytest.raises(EndedError):
-        tail.follow(seen.append, pause)
+    with pytest.raises(EndedError):
+        await follow_lines(path, LineFilter(), count, lambda line: seen.append(line["event"]), pause)
     return seen
 
 
-def test_following_goes_on_through_half_lines_cuts_and_new_files(tmp_path: Path) -> None:
+async def test_following_begins_with_last_lines_and_leaves_out_lower_levels(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(line(f"event {number}") for number in range(5)))
+
+    def add() -> None:
+        with path.open("a") as file:
+            file.write(line("detail", "debug") + line("event 5"))
+
+    assert await follow(path, add, count=2) == ["event 3", "event 4", "event 5"]
+
+
+async def test_following_goes_on_through_half_lines_cuts_and_new_files(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
 
     def add(text: str) -> Callable[[], object]:
@@ -173,7 +194,7 @@ def test_following_goes_on_through_half_lines_cuts_and_new_files(tmp_path: Path)
     def cut() -> None:
         path.write_text("cut\n")
 
-    seen = follow(
+    seen = await follow(
         path,
         lambda: None,  # no file yet
         add("one\ntw"),
@@ -186,13 +207,13 @@ def test_following_goes_on_through_half_lines_cuts_and_new_files(tmp_path: Path)
         lambda: None,
     )
     assert seen == [
-        b"one",
-        b"two",
-        b"cut",
-        b"after the cut",
-        b"last of the old",
-        b"first of the new",
-        b"second",
+        "one",
+        "two",
+        "cut",
+        "after the cut",
+        "last of the old",
+        "first of the new",
+        "second",
     ]
 
 
