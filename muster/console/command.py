@@ -38,10 +38,6 @@ from muster.runtime.printable import printable
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings file; else $MUSTER_CONFIG, else ./muster.toml.")
 ]
-ConfigsOption = Annotated[
-    list[Path] | None,
-    typer.Option("--config", "-c", help="Settings file; may be given several times."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and check it; send nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -66,7 +62,6 @@ def command(
     *,
     spends: bool = False,
     operator: bool = False,
-    several: bool = False,
     reads: bool = False,
     of_node: bool = False,
 ) -> Callable[[Callable], Callable]:
@@ -74,13 +69,11 @@ def command(
 
     `reads`: it needs no key, and --url can stand for a settings file. `of_node`: it is about a node. Either way the one
     node of this machine is meant where no settings file is named. `spends` adds --dry-run and --yes; `operator` adds
-    these and --operator and --password-file. `several`: --config may be given more than once, and the function's
-    parameter `configs` gets all of them. A parameter that is a `Request` stands for one option or argument of each of
-    its fields; an instance as its default says their defaults.
+    these and --operator and --password-file. A parameter that is a `Request` stands for one option or argument of each
+    of its fields; an instance as its default says their defaults.
     """
     # 1. The options that it gets besides its own.
-    config = ConfigsOption if several else ConfigOption
-    shared: dict[str, tuple[Any, object]] = {"config": (config, None), "json": (JsonOption, False)}
+    shared: dict[str, tuple[Any, object]] = {"config": (ConfigOption, None), "json": (JsonOption, False)}
     if reads:
         shared |= {"url": (UrlOption, None)}
     if operator:
@@ -90,7 +83,7 @@ def command(
 
     def register(function: Callable) -> Callable:
         names_nodes = "node" in inspect.signature(function).parameters
-        if (reads or of_node) and not (several or names_nodes):
+        if (reads or of_node) and not names_nodes:
             shared["node"] = (LocalNodeOption, None)
 
         # 2. What typer calls: it makes the session, runs the function, and turns a failure into an exit code.
@@ -102,9 +95,6 @@ def command(
         def wrapper(context: typer.Context, **values: Any) -> None:
             given = {key: values.pop(key) for key in shared}
             outer = context.find_root().obj or Options()
-            if several:
-                values["configs"] = given["config"] or ([outer.config] if outer.config else [])
-                given["config"] = values["configs"][0] if values["configs"] else None
             options = Options(**{key: given.get(key) or getattr(outer, key) for key in outer.__dataclass_fields__})
             node = values if names_nodes else given
             with handled(options):
@@ -127,7 +117,7 @@ def command(
         for parameter in own:
             if parameter.name in requests:
                 parameters += parameters_of(parameter.annotation, parameter.default)
-            elif not (several and parameter.name == "configs"):
+            else:
                 parameters.append(parameter)
         parameters = [parameter.replace(kind=keyword) for parameter in parameters]
         parameters += [

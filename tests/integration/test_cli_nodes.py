@@ -105,22 +105,25 @@ def test_nodes_of_settings_files_and_folders(machine: Machine, run: int, address
     stranger = Signer.from_key((machine.folder / "stranger.key").read_text().strip()).address
     with orchestrator({}) as url:
         first = settings(machine, run, folder, "w1", url)
-        second = settings(machine, run, folder, "new", url, key="stranger")
+        settings(machine, run, folder, "new", url, key="stranger")
         broken = folder / "broken.toml"
         broken.write_text("no TOML")
         keyless = folder / "keyless" / "muster.toml"
         keyless.parent.mkdir()
         keyless.write_text("name = 'without-key'\n")
         listed = machine.json("node", "list")
-        chosen = machine.json("node", "list", "-c", first, "--config", second, "-c", first)
+        in_folder = machine.json("node", "list", "--folder", folder)
+        chosen = machine.json("node", "list", "-c", first)
         before = machine.json("--config", first, "node", "list")
+        named = machine.json("node", "list", "--node", "new")
     w1 = row(addresses["w1"], run, role="worker", status="active", in_window=0, claimable=0, gas=GAS) | {
         "name": "w1",
         "remark": "no report: 404 Not Found",
     }
     new = row(stranger, run, status="not joined", gas=0) | {"name": "new"}
-    assert chosen == [w1, new]
-    assert before == [w1]
+    assert chosen == before == [w1]
+    assert named == [new]
+    assert in_folder == listed
     assert [one["name"] for one in listed] == ["broken", "without-key", "new", "w1"]
     assert listed[0]["remark"].startswith(f"{broken} is not TOML")
     assert listed[1]["remark"] == "no key is set"

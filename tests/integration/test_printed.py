@@ -60,8 +60,6 @@ def test_a_volunteer_types_what_join_and_keep_it_running_show(swarm: LiveSwarm, 
     joined, leaving = lines.index("muster up URL") + 1, lines.index("muster worker retire --operator operator")
     typed = reader.follow(join, lines[:joined])
     assert not untrue(typed)
-    (config,) = reader.home.glob(".muster/nodes/*/muster.toml")
-    reader.values = {**reader.values, "config": config}
     with Process([reader.program, "up"], tmp_path / "up.log", folder=reader.home, environment=reader.environment):
         wait_until(lambda: reader.type("muster worker why 0").is_true, "its first commitment", CONVICTION_SECONDS)
         typed += reader.follow(join, lines[joined:leaving])

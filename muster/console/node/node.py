@@ -1,4 +1,4 @@
-"""muster node: all nodes of an operator, or of several settings files, in one table; and what a node is called."""
+"""muster node: all nodes of an operator, or of a folder of settings files, in one table; and what a node is called."""
 
 from __future__ import annotations
 
@@ -52,22 +52,19 @@ class NodeRow:
     """What it needs, or why some of this is not known."""
 
 
-@command(app, "list", several=True, of_node=True)
+@command(app, "list", of_node=True)
 async def list_nodes(
     session: Session,
-    configs: Sequence[Path] = (),
     operator: Annotated[
         str | None, typer.Option("--operator", help="Address, wallet name or path: all nodes that it registered.")
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Folder of settings files; else ~/.muster/nodes. --config goes before it.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder of settings files; else ~/.muster/nodes.")] = None,
 ) -> None:
-    """List nodes: those of an operator, or of settings files (--config, several times), or of those in a folder."""
+    """List nodes: those of an operator, or of the settings files in a folder; with --config or --node only that one."""
     if operator is not None:
         rows = await _of_operator(session, operator_address(operator))
     else:
-        rows = await _of_files(session, settings_files(session, configs, folder))
+        rows = await _of_files(session, settings_files(session, folder))
     session.result([asdict(row) for row in rows], as_table([_for_people(row) for row in rows]))
 
 
@@ -140,22 +137,22 @@ def operator_address(operator: str) -> str:
     return to_checksum_address(operator) if is_address(operator) else read_address(wallet_path(operator))
 
 
-def settings_files(session: Session, configs: Sequence[Path], folder: Path | None) -> list[Path]:
-    """Return the settings files to list: those given, else those of the folder, else the one that holds here.
+def settings_files(session: Session, folder: Path | None) -> list[Path]:
+    """Return the settings files to list: the one given, else those of the folder, else the one that holds here.
 
     Raises UsageError where there is none, and for more than MAX_NODES.
     """
+    if session.options.config is not None:
+        return [session.options.config]
     place = (folder or nodes_folder()).expanduser()
-    found = list(dict.fromkeys(configs))
-    if not found:
-        found = [*sorted(place.glob("*.toml")), *sorted(place.glob("*/muster.toml"))]
+    found = [*sorted(place.glob("*.toml")), *sorted(place.glob("*/muster.toml"))]
     if not found and folder is None and session.config_path is not None:
         found = [session.config_path]
     if not found:
         hint = "muster up URL makes one; or name settings (--config), a folder (--folder) or an --operator"
         raise UsageError(f"there is no settings file in {place}", hint=hint)
     if len(found) > MAX_NODES:
-        raise UsageError(f"{len(found)} settings files; at most {MAX_NODES} are listed", hint="name some with --config")
+        raise UsageError(f"{len(found)} settings files; at most {MAX_NODES} are listed", hint="name a folder: --folder")
     return found
 
 
