@@ -56,7 +56,7 @@ BUDGET: Final[dict[str, int]] = {
     "muster/swarm": 2_996,
     "muster/tasksets": 1_190,
     "muster/verification": 3_707,
-    "orchestrator": 14_478,
+    "orchestrator": 14_492,
     "testbed": 14_607,
     "trainer": 4_764,
     "validator": 2_882,
