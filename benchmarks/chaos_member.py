@@ -45,8 +45,9 @@ from muster.verification.bundles import Inspection
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork
 from testbed.weights.checkpoints import make_checkpoint
-from trainer.batches import FileRef
 from trainer.checkpoint import CheckpointMetadata
+from trainer.following import Follower
+from trainer.look_journal import LookJournal
 from trainer.publisher import Publisher
 from validator.inspector import Inspector
 from validator.sealing import HourSealer
@@ -259,17 +260,25 @@ async def _validate(settings: Settings, session: NodeSession, folder: Path, _: H
 async def _train(settings: Settings, session: NodeSession, folder: Path, history: History) -> None:
     terms = await session.chain.terms(settings.run)
     publisher = Publisher(settings, session.chain, session.client, terms)
-    trainer = Trainer(settings, session, publisher, folder, history)
-    await PollLoop(log, "train", PAUSE_SECONDS).run(trainer.poll)
+    with LookJournal(folder / "looks", session.identity, settings.run) as journal:
+        follower = Follower(session.chain, session.client, settings.run, terms, journal)
+        trainer = Trainer(settings, session, publisher, follower, folder, history)
+        await PollLoop(log, "train", PAUSE_SECONDS).run(trainer.poll)
 
 
 class Trainer:
     """Publishes a step every STEP_BLOCKS blocks. What step comes next, the chain says."""
 
     def __init__(
-        self, settings: Settings, session: NodeSession, publisher: Publisher, folder: Path, history: History
+        self,
+        settings: Settings,
+        session: NodeSession,
+        publisher: Publisher,
+        follower: Follower,
+        folder: Path,
+        history: History,
     ) -> None:
-        self._settings, self._chain, self._client = settings, session.chain, session.client
+        self._settings, self._chain, self._follower = settings, session.chain, follower
         self._publisher, self._folder, self._history = publisher, folder / "steps", history
         self._last_block = 0
         self._used = set[str]()
@@ -284,10 +293,9 @@ class Trainer:
         step = (await self._chain.call(runs.run_state(run))).steps
         model = self._folder / f"{step:06d}"
         await asyncio.to_thread(write_step, model, step)
-        works = await self._client.accepted(run, min_step=max(step - 1, 0))
-        fresh = [work for work in works if work.file_hash not in self._used]
-        files = (FileRef(work.step, work.node, work.index, work.file_hash, work.root) for work in fresh)
-        metadata = CheckpointMetadata(step, tuple(files))
+        await self._follower.follow()
+        works = self._follower.journal.accepted(max(step - 1, 0), (), self._follower.terms)
+        metadata = CheckpointMetadata(step, tuple(work for work in works if work.file_hash not in self._used))
         await self._publisher.publish(metadata, model, None)
         self._last_block, self._used = head, {work.file_hash for work in works}
         shutil.rmtree(self._folder / f"{step - 2:06d}", ignore_errors=True)

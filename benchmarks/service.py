@@ -245,13 +245,13 @@ async def _ask_health(big: BigRun, until: asyncio.Task[str], found: Round) -> No
 
 
 async def _be_trainer(big: BigRun, until: asyncio.Task[str], found: Round) -> None:
-    """Ask for accepted work and report a step now and then."""
-    run, step, reported = big.run_fixture.run, big.shape.steps, float("-inf")
+    """Follow the log and report a step now and then."""
+    run, step, reported, place = big.run_fixture.run, big.shape.steps, float("-inf"), 0
     async with big.run_fixture.client(big.orchestrator.url, "trainer", attempts=1) as client:
         while not until.done():
             asked = time.monotonic()
             try:
-                await client.accepted(run)
+                _, place = await client.verdicts(run, place)
                 if asked - reported > STEP_SECONDS:
                     await client.post_step(StepReport(run=run, step=step, metrics={"reward": 0.5}))
                     reported = asked

@@ -95,7 +95,7 @@ async def ask_all(run_fixture: RunFixture, urls: Sequence[str], answers: int) ->
                 if number % (ANSWERS_PER_REPORT // 2) == 0:
                     await client.post_step(StepReport(run=run, step=0, metrics={}))
                 await client.demand(run)
-                await client.accepted(run)
+                await client.log(run)
 
     await asyncio.gather(*(ask(urls[number % len(urls)]) for number in range(CLIENTS)))
 

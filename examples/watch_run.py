@@ -27,8 +27,9 @@ async def watch(url: str, rpc_url: str | None) -> None:
         print("no step is published yet" if latest is None else f"newest step: {latest.step}")
 
         # 3. From the orchestrator, signed by those who said it.
-        accepted = await client.accepted(run.run)
-        print(f"{len(accepted)} commitments are accepted, of {len({one.node for one in accepted})} nodes")
+        given, _ = await client.verdicts(run.run)
+        rejected = sum(not verdict.accepted for verdict, _ in given)
+        print(f"{len(given)} verdicts, of which {rejected} reject")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ service.py, app.py      all parts put together; routes that translate between HT
 admission.py            which requests are answered when there are too many
 auth.py                 who sends a request: signature, replay, membership
 uploads.py              which file belongs to which commitment
-verdicts.py, commitment_status.py   which verdicts count; pure: what a commitment is worth, given verdicts and cases
+verdicts.py             which verdicts are taken; what they come to: muster.protocol.acceptance
 reports.py, relay_directory.py      the trainer's reports; who serves weights
 chain_follower.py, chain_projection.py   chain → database
 queries.py, run_facts.py, events.py   database → messages; what limits workers; the log of events that live views show

@@ -64,7 +64,7 @@ PAGE: Final = re.compile(
     r"|/v1/runs/[^/]+/(nodes|addresses|cases|checkpoints|rollouts|charts)(/.*)?"
 )
 """What is made for people: `orchestrator/page/`."""
-LISTS: Final = re.compile(r"/v1/runs/[^/]+/(log|events|accepted|environments|looks/[^/]+)")
+LISTS: Final = re.compile(r"/v1/runs/[^/]+/(log|events|environments|looks/[^/]+)")
 """What is read by a cursor, as much of it as one answer may have."""
 HELD_EACH: Final = 64
 """Questions of one party that are held at the same time."""

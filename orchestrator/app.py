@@ -24,7 +24,6 @@ from muster.errors import StorageError
 from muster.protocol.messages import (
     MAX_GRADES_CHARS,
     MAX_LIST_CHARS,
-    AcceptedCommitment,
     CallAnswer,
     CallQuestion,
     Demand,
@@ -400,12 +399,6 @@ async def read_log(
     """
     subject = None if node is None else to_checksum_address(node)
     return document_response(await service.documents.page(after, kind=kind, subject=subject, number=index))
-
-
-@runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])
-async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0) -> Response:
-    """Send commitments accepted for training within the async level, oldest first, with the accepting verdicts."""
-    return json_response(await service.demand.accepted(min_step))
 
 
 @runs.get("/runs/{run}/demand")

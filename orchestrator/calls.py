@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, bindparam, exists, func, select, update
+from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, update
 
 from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
+from muster.protocol.acceptance import Opinion, eligible
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import LAPSES, LINK_HOURS, Seat, Seating, call_order
 from muster.protocol.messages import CallAnswer, CallQuestion
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.chain_follower import Follower
-from orchestrator.commitment_status import Opinion
 from orchestrator.database import Database
 from orchestrator.kept import KeptAnswers
-from orchestrator.queries import DRAWN, ONE, Queries, upload_of
+from orchestrator.queries import ONE, Queries, upload_of
 from orchestrator.shown import newest_sums
 from orchestrator.statements import insert_once
 from orchestrator.tables import calls, commitments, nodes, seals, uploads, verdicts
@@ -93,8 +93,10 @@ class Calls:
             if facts.committed is None:
                 raise problems.not_found(f"there is no commitment {index} of {node} yet")
             said = [Opinion(*list(one)[2:]) for one in connection.execute(ONE.opinions, given)]
-            call = facts.call and self._queries.call_of(facts.call.order, facts.call.opens)
-            return call and _Called(facts.committed.root, call, [one for one in said if one.trusted])
+            if facts.call is None:
+                return None
+            call = self._queries.call_of(facts.call.order, facts.call.opens, facts.call.hash)
+            return _Called(facts.committed.root, call, [one for one in eligible(said, call) if one.trusted])
 
         found = await self._database.read(read)
         if found is None:
@@ -167,8 +169,8 @@ class Calls:
         for node, index, validator, second in arrived:
             came.setdefault((node, index), []).append((validator, second))
         pending: Any = connection.execute(_PENDING).all()
-        for node, index, order, opens in pending:
-            call, said = self._queries.call_of(order, opens), came.get((node, index), [])
+        for node, index, *row in pending:
+            call, said = self._queries.call_of(*row), came.get((node, index), [])
             lapsed = _lapsed(call, said, at)
             found += lapsed
             if len(call.takers(said)) == call.places or all(one.end <= at for one in call.rounds(said)):
@@ -184,12 +186,13 @@ def _lapsed(call: Seating, came: Sequence[tuple[str, int]], at: int) -> list[tup
 
 
 _FILED: Final = exists().where(uploads.c.node == calls.c.node, uploads.c.index == calls.c.index)
-_PENDING: Final = select(*calls.c["node", "index", "order", "opens"]).where(calls.c.lapsed.is_(None), _FILED)
+_PENDING: Final = select(*calls.c["node", "index", "order", "opens", "hash"]).where(calls.c.lapsed.is_(None), _FILED)
 """No place lapses while there is no file to look at."""
 _CAME: Final = (
     select(*verdicts.c["node", "index", "validator", "came"])
     .join(calls, and_(calls.c.node == verdicts.c.node, calls.c.index == verdicts.c.index))
-    .where(calls.c.lapsed.is_(None), DRAWN)
+    .where(calls.c.lapsed.is_(None), verdicts.c.refuted.is_(False))
+    .where(or_(verdicts.c.drawn_by.is_(None), verdicts.c.drawn_by == calls.c.hash))
 )
 
 

@@ -63,11 +63,6 @@ class DemandBoard:
             self._answer = DemandAnswer(demand, demand.model_dump_json().encode(), demand.tag)
         return self._answer
 
-    async def accepted(self, min_step: int) -> bytes:
-        """Return accepted commitments as JSON (`Queries.accepted`). Raises StorageError, RefusedError."""
-        self._expect_complete()
-        return await self._queries.accepted(min_step)
-
     def hold(self, seen: str, seconds: float, deliver: Deliver) -> None:
         """Let an answer be delivered once its tag is not `seen` any more, or after `seconds`; never before this ends.
 

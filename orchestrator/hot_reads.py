@@ -23,9 +23,6 @@ from orchestrator.request_ids import answer_header
 HEALTH: Final = b'{"status":"alive"}'
 DEMAND_ROUTE: Final = "/v1/runs/{run}/demand"
 HELD_ROUTE: Final = DEMAND_ROUTE + "?wait"
-ACCEPTED_ROUTE: Final = "/v1/runs/{run}/accepted"
-SINCE: Final = re.compile(rb"(?:min_step=([0-9]{1,9}))?")
-"""The query of a question for accepted commitments: of which step and later ones."""
 WAITING: Final = re.compile(rb"wait=([0-9]{1,2})&seen=([0-9]{1,10}-[01]-[01])")
 """The query of a question that may be held: for how many seconds, and the tag of the answer that was seen."""
 
@@ -38,7 +35,7 @@ class _RoutePath(NamedTuple):
     path: str
 
 
-_HEALTH, _DEMAND, _ACCEPTED = _RoutePath("/healthz"), _RoutePath(DEMAND_ROUTE), _RoutePath(ACCEPTED_ROUTE)
+_HEALTH, _DEMAND = _RoutePath("/healthz"), _RoutePath(DEMAND_ROUTE)
 
 
 def wait_of(scope: Scope, run: int) -> tuple[int, str] | None:
@@ -97,7 +94,7 @@ class HotReads:
         self._app = app
         self._run = run
         self._board = board
-        self._demand_path, self._accepted_path = DEMAND_ROUTE.format(run=run), ACCEPTED_ROUTE.format(run=run)
+        self._demand_path = DEMAND_ROUTE.format(run=run)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -117,8 +114,6 @@ class HotReads:
         path, query = scope["path"], scope["query_string"]
         if path == "/healthz" and not query:
             return _HEALTH, HEALTH, []
-        if path == self._accepted_path and (since := SINCE.fullmatch(query)):
-            return _ACCEPTED, await self._board.accepted(int(since[1] or 0)), []
         if path != self._demand_path or (query and wait_of(scope, self._run) is None):
             return None
         answer = await self._board.answer()

@@ -11,36 +11,27 @@ from typing import Any, Final, cast
 
 from sqlalchemy import Connection, Table, and_, bindparam, exists, func, or_, select, tuple_
 
-from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
+from muster.constants import HOUR_SECONDS
+from muster.protocol.acceptance import UNREFUTED, CaseState, Decision, Opinion, State, decide, ended_decision
 from muster.protocol.keys import Keys, RunKeys
 from muster.protocol.looks import Seating, hold_seconds
-from muster.protocol.messages import AcceptedCommitment, Demand, NodeReport, Upload, Verdict
+from muster.protocol.messages import Demand, NodeReport, Upload, Verdict
+from muster.protocol.reasons import Reason
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason
-from orchestrator.commitment_status import (
-    UNREFUTED,
-    CaseState,
-    CommitmentStatus,
-    Opinion,
-    State,
-    commitment_status,
-    ended_status,
-)
 from orchestrator.database import LANE, Database
 from orchestrator.gas_pace import hourly_gas
 from orchestrator.kept import KeptAnswers
 from orchestrator.read_model import read_nodes
-from orchestrator.run_facts import ChainState, KeptFacts, latest_step, read_facts
+from orchestrator.run_facts import ChainState, KeptFacts, read_facts
 from orchestrator.statements import ANY_OF, rows_of_any
-from orchestrator.tables import WAITING, calls, cases, commitments, nodes, uploads, verdicts
+from orchestrator.tables import calls, cases, commitments, nodes, uploads, verdicts
 from orchestrator.tallies import OUTCOME, STATES, CommitmentState, set_statuses
 
 MAX_NODE_VERDICTS: Final = 50
 
 MAX_KEPT_VERSIONS: Final = 4
 """Answers that are kept, each of a version of the database and an hour: what all ask for, and what is being made."""
-
-_LISTED: Final = ("step", "node", "index", "root", "file_hash", "size")
 
 
 @dataclass(frozen=True)
@@ -89,43 +80,9 @@ class Queries:
         """Return which file a node uploaded for (index, root)."""
         return await self._database.read(lambda connection: upload_of(connection, node, index, root))
 
-    async def accepted(self, min_step: int) -> bytes:
-        """Return accepted commitments that no report has used or left out, oldest first, as a JSON list.
-
-        The oldest MAX_ACCEPTED within the async level, of these the ones of `min_step` and later: whatever is asked
-        for, it is read once for each version of the database.
-        """
-        found = await self._keep("accepted", 0, lambda connection: _encoded(self._accepted(connection)))
-        return _as_list(found, min_step)
-
-    def _accepted(self, connection: Connection) -> list[AcceptedCommitment]:
-        """Return the oldest accepted commitments that can still be trained on, with the verdicts that accepted them."""
-        order = ("step", "block", "node", "index")
-        oldest = (latest_step(connection) or 0) - self.terms.async_level
-        first = select(*commitments.c[order], commitments.c.root, *uploads.c["file_hash", "size"])
-        first = first.join(uploads, same_work(commitments, uploads.c)).where(WAITING, commitments.c.step >= oldest)
-        first = first.order_by(*commitments.c[order]).limit(MAX_ACCEPTED).subquery()
-        query = (
-            select(*first.c[_LISTED], calls.c.order, calls.c.opens, verdicts.c.came, verdicts.c.document)
-            .join(verdicts, same_work(first, verdicts.c))
-            .join(calls, and_(calls.c.node == first.c.node, calls.c.index == first.c.index))
-            .join(nodes, nodes.c.address == verdicts.c.validator)
-            .where(nodes.c.status != "jailed", nodes.c.role == "validator", DRAWN)
-            .order_by(*first.c[order], verdicts.c.id)
-        )
-        signed: dict[tuple, list[tuple[Verdict, int]]] = defaultdict(list)
-        for *row, came, document in connection.execute(query):
-            signed[tuple(row)].append((Verdict.model_validate_json(document), came))
-        works = []
-        for (*listed, called, opens), given in signed.items():
-            takers = self.call_of(called, opens).takers((verdict.validator, came) for verdict, came in given)
-            accepts = [verdict for verdict, _ in given if verdict.accepted and verdict.validator in takers]
-            works.append(AcceptedCommitment(**dict(zip(_LISTED, listed, strict=True)), verdicts=accepts))
-        return works
-
-    def call_of(self, order: str, opens: int) -> Seating:
+    def call_of(self, order: str, opens: int, drawn_by: str) -> Seating:
         """Return the call that a row of the table `calls` is."""
-        return Seating(json.loads(order), opens, hold_seconds(self.terms), self.terms.accepts_required)
+        return Seating(json.loads(order), opens, hold_seconds(self.terms), self.terms.accepts_required, drawn_by)
 
     async def demand(self) -> Demand:
         """Return whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""
@@ -198,7 +155,7 @@ class Queries:
 
     def update_statuses(
         self, connection: Connection, which: CommitmentSelection, **given: Any
-    ) -> dict[tuple[str, int], CommitmentStatus]:
+    ) -> dict[tuple[str, int], Decision]:
         """Decide the selected commitments again, as all is now; return their statuses by node and index."""
         found = self.decide(connection, which, **given)
         set_statuses(connection, [(one, new.state, new.reason) for one, new in found])
@@ -206,38 +163,32 @@ class Queries:
 
     def decide(
         self, connection: Connection, which: CommitmentSelection, **given: Any
-    ) -> list[tuple[CommitmentState, CommitmentStatus]]:
-        """Return the selected commitments as they are counted, each with the status that it is to have."""
+    ) -> list[tuple[CommitmentState, Decision]]:
+        """Return the selected commitments as they are counted, each with what became of it."""
         opinions, opened = defaultdict[tuple, list[Opinion]](list), defaultdict[tuple, list[CaseState]](list)
         for row in connection.execute(which.opinions, given):
             opinions[row.node, row.index].append(Opinion(*list(row)[2:]))
         for row in connection.execute(which.cases, given):
             opened[row.node, row.index].append(CaseState(*list(row)[2:]))
         rows: Any = connection.execute(which.calls, given) if opinions else ()
-        called = {(node, index): self.call_of(order, opens) for node, index, order, opens in rows}
+        called = {(node, index): self.call_of(*row) for node, index, *row in rows}
         work = [CommitmentState(*row) for row in connection.execute(which.states, given)]
         found = []
         for one in work:
             if one.ended is not None:
-                found.append(ended_status(cast(State, one.ended), one.ended_by, jailed=one.jailed))
+                assert one.day is not None, "its summary has a day"
+                ended = cast(State, one.ended), cast(Reason | None, one.ended_by)
+                found.append(ended_decision(*ended, one.day, jailed=one.jailed))
                 continue
-            status = commitment_status(
+            decision = decide(
                 opinions[one.node, one.index],
                 opened[one.node, one.index],
                 jailed=one.jailed,
                 accepts_required=self.terms.accepts_required,
                 call=called.get((one.node, one.index)),
             )
-            found.append(status)
+            found.append(decision)
         return list(zip(work, found, strict=True))
-
-
-def _encoded(works: Sequence[AcceptedCommitment]) -> list[tuple[int, bytes]]:
-    return [(work.step, work.model_dump_json().encode()) for work in works]
-
-
-def _as_list(works: Sequence[tuple[int, bytes]], min_step: int) -> bytes:
-    return b"[" + b",".join(text for step, text in works if step >= min_step) + b"]"
 
 
 # Single facts, for callers that have a connection
@@ -310,26 +261,23 @@ class CommitmentSelection:
 
 
 _CALLED: Final = and_(calls.c.node == commitments.c.node, calls.c.index == commitments.c.index)
-DRAWN: Final = and_(
-    verdicts.c.refuted.is_(False), or_(verdicts.c.drawn_by.is_(None), verdicts.c.drawn_by == calls.c.hash)
-)
-"""Of verdicts: not refuted, and not about rows that another block drew, as after a reorg."""
+_SAID: Final = verdicts.c["validator", "accepted", "reason", "came"]
+_ABOUT_ROWS: Final = verdicts.c["position", "drawn_by", "refuted"]
 
 
 def _selection(condition: Any) -> CommitmentSelection:
     about = and_(cases.c.node == commitments.c.node, cases.c.index == commitments.c.index)
     opinions = (
-        select(*_KEY, *verdicts.c["validator", "accepted", "reason", "came"], nodes.c.status != "jailed")
+        select(*_KEY, *_SAID, nodes.c.status != "jailed", *_ABOUT_ROWS)
         .select_from(commitments.join(verdicts, same_work(verdicts, commitments.c)))
         .join(nodes, nodes.c.address == verdicts.c.validator)
-        .outerjoin(calls, _CALLED)
-        .where(nodes.c.role == "validator", DRAWN, condition)
+        .where(nodes.c.role == "validator", condition)
     )
     return CommitmentSelection(
         STATES.where(condition),
         opinions.order_by(verdicts.c.id),
-        select(*_KEY, cases.c.challenger, cases.c.outcome).join(cases, about).where(condition),
-        select(*_KEY, calls.c.order, calls.c.opens).join(calls, _CALLED).where(condition),
+        select(*_KEY, *cases.c["challenger", "outcome", "id"]).join(cases, about).where(condition),
+        select(*_KEY, *calls.c["order", "opens", "hash"]).join(calls, _CALLED).where(condition),
     )
 
 

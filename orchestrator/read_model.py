@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, select, true
 
-from muster.protocol.messages import StepReport
-from orchestrator.commitment_status import Counts, counts_of
+from muster.protocol.acceptance import STATES
+from muster.protocol.messages import Message, StepReport
 from orchestrator.tables import PAYMENTS, cases, checkpoints, counts, nodes, steps, tallies
+
+
+class Counts(Message):
+    """Commitments by what became of them."""
+
+    total: int = 0
+    accepted: int = 0
+    pending: int = 0
+    rejected: int = 0
+    void: int = 0
+
+
+def counts_of(rows: Iterable[tuple[str, int]]) -> Counts:
+    """Add up commitments by their status. Pure."""
+    found: Counter[str] = Counter()
+    for status, count in rows:
+        found[status] += count
+    return Counts(total=found.total(), **{state: found[state] for state in STATES})
 
 
 @dataclass(frozen=True)

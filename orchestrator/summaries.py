@@ -17,13 +17,13 @@ from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
 
 from muster.constants import HOUR_SECONDS
 from muster.errors import MismatchError, RefusedError
+from muster.protocol.acceptance import State
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, recover_signer, sign_message
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.keys import RunKeys
 from muster.protocol.messages import Address, DaySummary, Hash, Many
 from muster.runtime.documents import StrictDocument
 from orchestrator import problems, tallies
-from orchestrator.commitment_status import State
 from orchestrator.statements import insert_new, insert_once
 from orchestrator.tables import (
     commitments,

@@ -21,7 +21,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    and_,
     literal_column,
 )
 from sqlalchemy.schema import SchemaItem
@@ -118,18 +117,8 @@ commitments: Final = _table(
     Index("commitments_by_node_and_status", "node", "status", "step", "index"),
     Index("commitments_by_block", "block"),
 )
-"""`status` and `reason` follow from verdicts and cases (`commitment_status.py`); adding one of those updates them.
+"""`status` and `reason` follow from verdicts and cases (`muster.protocol.acceptance`); a new one updates them.
 `spent`: whether the table of that name has its file (`tallies.mark_spent`)."""
-
-WAITING: Final = and_(commitments.c.status == literal_column("'accepted'"), commitments.c.spent.is_(False))
-"""Of commitments: accepted, and in no report. The status is a literal: of a parameter PostgreSQL cannot know that the
-index has its rows."""
-Index(
-    "commitments_waiting",
-    *commitments.c["step", "block", "node", "index"],
-    sqlite_where=WAITING,
-    postgresql_where=WAITING,
-)
 
 tallies: Final = _counts(
     "tallies",
@@ -199,7 +188,7 @@ cases: Final = _table(
 """Juried cases; `opened_in` and `resolved_in` are transactions, `commit_ends` and `reveal_ends` the chain's seconds."""
 
 OPEN: Final = cases.c.outcome == literal_column("'open'")
-"""Of cases; the outcome is a literal as in WAITING."""
+"""Of cases. The outcome is a literal: of a parameter PostgreSQL cannot know that the index has its rows."""
 Index("cases_open", cases.c.id, sqlite_where=OPEN, postgresql_where=OPEN)
 
 votes: Final = _table(
@@ -311,6 +300,7 @@ verdicts: Final = _table(
     Column("root", _HASH, nullable=False),
     Column("accepted", Boolean, nullable=False),
     Column("reason", String(24)),
+    Column("position", BigInteger),
     Column("document", Text, nullable=False),
     Column("received", Float, nullable=False),
     Column("came", BigInteger, nullable=False),

@@ -165,7 +165,7 @@ class LookChecker:
             self.keeper.journal.put_off(checks)
             raise
         for check, outcome in zip(checks, outcomes, strict=True):
-            more = await self.keeper.search(check) if outcome == "false" else ()
+            more = self.keeper.search(check) if outcome == "false" else ()
             self.keeper.journal.conclude(check, outcome, more)
             CHECKED.labels(outcome=outcome).inc()
         if "refuted" in outcomes or "unnamed" in outcomes:

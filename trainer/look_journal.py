@@ -1,29 +1,33 @@
-"""What the trainer knows of looks, on disk: commitments, verdicts, shown links, checks, and the hours' lists.
+"""What the trainer knows of a run, on disk: commitments, verdicts, cases, shown links, checks, and the hours' lists.
 
-A restart goes on from it: no verdict is read twice, no row is chosen again, and a list that was made stays as it is.
-What belongs to an hour is deleted once its list is made.
+A restart goes on from it: no verdict is read twice, no file that was left out comes again, no row is chosen again, and
+a list that was made stays as it is. What belongs to an hour is deleted once its list is made.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from muster.chain.cursor import EventBatch
-from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
-from muster.contracts.court import CaseOpened
+from muster.constants import HOUR_SECONDS, MAX_ACCEPTED, SAMPLE_BLOCKS
+from muster.contracts.court import CaseOpened, CaseResolved
+from muster.contracts.registry import Convicted
 from muster.contracts.runs import HourSealed, WorkCommitted
+from muster.protocol.acceptance import CaseState, Decision, Opinion, decide
 from muster.protocol.counting import Tally, records_of
-from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.protocol.looks import Record
 from muster.protocol.messages import LookList, RowCheck, SignedText, Verdict
+from muster.protocol.terms import Terms
 from muster.runtime.journal import Journal
 from muster.verification.look_facts import CalledWork, ShownLink
 from muster.verification.rules import CommittedWork
+from trainer.batches import FileRef
 
 NO_ROW: Final = -1
 """Position of a rejection that names no row."""
@@ -34,7 +38,13 @@ KEPT_HOURS: Final = 30 * 24
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS commitments (
         node TEXT, idx INTEGER, root TEXT NOT NULL, step INTEGER NOT NULL, hour INTEGER NOT NULL,
-        block INTEGER NOT NULL, known TEXT, cased INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (node, idx))""",
+        block INTEGER NOT NULL, known TEXT, PRIMARY KEY (node, idx))""",
+    """CREATE TABLE IF NOT EXISTS cases (
+        number INTEGER PRIMARY KEY, node TEXT, idx INTEGER, challenger TEXT NOT NULL, outcome TEXT NOT NULL,
+        block INTEGER NOT NULL, ended INTEGER)""",
+    "CREATE INDEX IF NOT EXISTS cases_about ON cases (node, idx)",
+    "CREATE TABLE IF NOT EXISTS jailed (node TEXT PRIMARY KEY, block INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS left_out (file_hash TEXT PRIMARY KEY, step INTEGER NOT NULL)",
     """CREATE TABLE IF NOT EXISTS verdicts (
         validator TEXT, node TEXT, idx INTEGER, root TEXT, came INTEGER NOT NULL, accepted INTEGER NOT NULL,
         position INTEGER, verdict TEXT NOT NULL, PRIMARY KEY (validator, node, idx, root))""",
@@ -51,6 +61,8 @@ SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
 )
 
+_SAME: Final = "s.node = c.node AND s.idx = c.idx"
+_CASED: Final = f"EXISTS (SELECT 1 FROM cases AS s WHERE {_SAME})"
 _ABOUT: Final = "validator = ? AND node = ? AND idx = ? AND root = ? AND position = ? AND kind = ?"
 
 
@@ -90,6 +102,11 @@ class LookJournal(Journal):
         """Return where to go on reading verdicts from."""
         return int(self.value("SELECT value FROM state WHERE name = 'place'") or 0)
 
+    @property
+    def seen(self) -> int:
+        """Return the last block whose events are here."""
+        return int(self.value("SELECT value FROM state WHERE name = 'seen'") or 0)
+
     def keep_verdicts(self, came: Iterable[tuple[Verdict, int]], place: int) -> None:
         """Keep verdicts, the last of each validator about a root, and how far they were read."""
         with self.transaction():
@@ -106,10 +123,13 @@ class LookJournal(Journal):
 
         The same event twice changes nothing.
         """
+        if not batch.events and (batch.last, batch.rewound_to) == (self.seen, None):
+            return
         with self.transaction():
             if batch.rewound_to is not None:
-                for table in ("commitments", "links"):
+                for table in ("commitments", "links", "cases", "jailed"):
                     self.execute(f"DELETE FROM {table} WHERE block > ?", batch.rewound_to)
+                self.execute("UPDATE cases SET outcome = 'open', ended = NULL WHERE ended > ?", batch.rewound_to)
                 undrawn = batch.rewound_to - SAMPLE_BLOCKS
                 self.execute("UPDATE commitments SET known = NULL WHERE block > ?", undrawn)
             for event in batch:
@@ -126,11 +146,20 @@ class LookJournal(Journal):
                         *(event.validator, event.hour, hex_hash(link.link), link.second, event.at.block),
                     )
                 elif isinstance(event, CaseOpened):
-                    root = hex_hash(event.root)
                     self.execute(
-                        "UPDATE commitments SET cased = 1 WHERE node = ? AND idx = ? AND root = ?",
-                        *(event.node, event.index, root),
+                        """INSERT INTO cases (number, node, idx, challenger, outcome, block)
+                           SELECT ?, node, idx, ?, 'open', ? FROM commitments WHERE node = ? AND idx = ?
+                           ON CONFLICT DO NOTHING""",
+                        *(event.case_id, event.challenger, event.at.block, event.node, event.index),
                     )
+                elif isinstance(event, CaseResolved):
+                    self.execute(
+                        "UPDATE cases SET outcome = ?, ended = ? WHERE number = ?",
+                        *(event.outcome.name.lower(), event.at.block, event.case_id),
+                    )
+                elif isinstance(event, Convicted):
+                    self.execute("INSERT OR IGNORE INTO jailed VALUES (?, ?)", event.node, event.at.block)
+            self.execute("INSERT OR REPLACE INTO state VALUES ('seen', ?)", batch.last)
 
     # What is known of commitments
 
@@ -144,10 +173,17 @@ class LookJournal(Journal):
 
     def unknown(self, first: int, last: int) -> list[CommittedWork]:
         """Return the commitments of these hours that have verdicts, and of which it is not known who is called."""
+        return [c for c in self._unknown if first <= c.hour <= last]
+
+    def uncalled(self) -> list[CommittedWork]:
+        """Return those of them whose drawing block's events are here: a reorg that takes it would be seen."""
+        return [c for c in self._unknown if c.block + SAMPLE_BLOCKS <= self.seen]
+
+    @property
+    def _unknown(self) -> list[CommittedWork]:
         rows = self.rows(
-            """SELECT * FROM commitments AS c WHERE hour BETWEEN ? AND ? AND known IS NULL
-               AND EXISTS (SELECT 1 FROM verdicts AS v WHERE v.node = c.node AND v.idx = c.idx AND v.root = c.root)""",
-            *(first, last),
+            """SELECT * FROM commitments AS c WHERE known IS NULL
+               AND EXISTS (SELECT 1 FROM verdicts AS v WHERE v.node = c.node AND v.idx = c.idx AND v.root = c.root)"""
         )
         return [self._work(row) for row in rows]
 
@@ -186,13 +222,61 @@ class LookJournal(Journal):
         rows = self.rows("SELECT * FROM links WHERE hour = ?", hour)
         return {row["validator"]: ShownLink(hash_bytes(row["link"]), row["second"]) for row in rows}
 
+    # What became of them
+
+    def decide(
+        self, known: CalledWork, came: Sequence[tuple[Verdict, int]], jailed: Collection[str], terms: Terms
+    ) -> Decision:
+        """Return what became of a commitment. `came`: the verdicts about it; `jailed`: all nodes that are."""
+        c, refuted = known.work, self.refuted(known.work)
+        opinions = [
+            Opinion.of(one, second, trusted=one.validator not in jailed, refuted=one.validator in refuted)
+            for one, second in came
+        ]
+        rows = self.rows("SELECT challenger, outcome, number FROM cases WHERE node = ? AND idx = ?", c.node, c.index)
+        cases = [CaseState(*row) for row in rows]
+        about = {"jailed": c.node in jailed, "accepts_required": terms.accepts_required, "call": known.call(terms)}
+        return decide(opinions, cases, **about)
+
+    def accepted(self, oldest: int, spent: Collection[str], terms: Terms) -> list[FileRef]:
+        """Return accepted work of `oldest` and later steps, the oldest MAX_ACCEPTED, without files of these names."""
+        jailed = {row["node"] for row in self.rows("SELECT node FROM jailed")}
+        rows = self.rows(
+            "SELECT * FROM commitments WHERE step >= ? AND known IS NOT NULL ORDER BY step, block, node, idx", oldest
+        )
+        found: list[FileRef] = []
+        for known in map(self._called, rows):
+            c, came = known.work, self.came(known.work)
+            decision = self.decide(known, came, jailed, terms)
+            if decision.state != "accepted":
+                continue
+            given = [one for one, _ in came if one.validator in decision.accepted_by]
+            if given[0].file_hash not in spent:
+                hashes = tuple(content_hash(one.to_bytes()) for one in given)
+                found.append(FileRef(c.step, c.node, c.index, given[0].file_hash, hex_hash(c.root), verdicts=hashes))
+            if len(found) == MAX_ACCEPTED:
+                break
+        return found
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Return the files that will never be used, each with its policy step."""
+        return {row["file_hash"]: row["step"] for row in self.rows("SELECT * FROM left_out ORDER BY rowid")}
+
+    def leave_out(self, file_hash: str, step: int) -> None:
+        self.execute("INSERT OR IGNORE INTO left_out VALUES (?, ?)", file_hash, step)
+
+    def forget_left_out(self, oldest: int) -> None:
+        """Forget those of steps before this one: none of them can come again."""
+        self.execute("DELETE FROM left_out WHERE step < ?", oldest)
+
     # Checks
 
     def rejections(self, seen: int) -> list[tuple[Verdict, CommittedWork]]:
         """Return rejections of commitments without a case that are not looked into yet, and came up to a second."""
         rows = self.rows(
-            """SELECT c.*, v.verdict FROM verdicts AS v JOIN commitments AS c USING (node, idx, root)
-               WHERE NOT c.cased AND NOT v.accepted AND v.came <= ?
+            f"""SELECT c.*, v.verdict FROM verdicts AS v JOIN commitments AS c USING (node, idx, root)
+               WHERE NOT {_CASED} AND NOT v.accepted AND v.came <= ?
                AND NOT EXISTS (SELECT 1 FROM checks AS k WHERE k.kind = 'rejection' AND k.validator = v.validator
                                AND k.node = v.node AND k.idx = v.idx AND k.root = v.root)""",
             seen,
@@ -202,8 +286,8 @@ class LookJournal(Journal):
     def refuted(self, c: CommittedWork) -> set[str]:
         """Return the validators whose rejections of a commitment hold nothing back; none where a court decides."""
         rows = self.rows(
-            """SELECT validator FROM checks JOIN commitments USING (node, idx, root)
-               WHERE node = ? AND idx = ? AND root = ? AND outcome IN ('refuted', 'unnamed') AND NOT cased""",
+            f"""SELECT validator FROM checks JOIN commitments AS c USING (node, idx, root)
+               WHERE node = ? AND idx = ? AND root = ? AND outcome IN ('refuted', 'unnamed') AND NOT {_CASED}""",
             *(c.node, c.index, hex_hash(c.root)),
         )
         return {row["validator"] for row in rows}
@@ -211,8 +295,8 @@ class LookJournal(Journal):
     def fresh_refuted(self, oldest_step: int) -> list[RowCheck]:
         """Return the rejections that hold nothing back of work that can still be trained on."""
         rows = self.rows(
-            """SELECT k.* FROM checks AS k JOIN commitments AS c USING (node, idx, root)
-               WHERE k.outcome IN ('refuted', 'unnamed') AND k.step >= ? AND NOT c.cased ORDER BY k.rowid""",
+            f"""SELECT k.* FROM checks AS k JOIN commitments AS c USING (node, idx, root)
+               WHERE k.outcome IN ('refuted', 'unnamed') AND k.step >= ? AND NOT {_CASED} ORDER BY k.rowid""",
             oldest_step,
         )
         return [_checked(row) for row in rows]
@@ -270,9 +354,9 @@ class LookJournal(Journal):
     def unlisted(self, last: int) -> list[RowCheck]:
         """Return what came of checks that no list has yet: of looks up to an hour, and of all rejections."""
         rows = self.rows(
-            """SELECT k.* FROM checks AS k LEFT JOIN commitments AS c USING (node, idx, root)
+            f"""SELECT k.* FROM checks AS k LEFT JOIN commitments AS c USING (node, idx, root)
                WHERE k.listed IS NULL AND ((k.kind = 'numbers' AND k.outcome IS NOT NULL AND k.hour <= ?)
-               OR (k.outcome IN ('refuted', 'unnamed') AND NOT c.cased)) ORDER BY k.rowid""",
+               OR (k.outcome IN ('refuted', 'unnamed') AND NOT {_CASED})) ORDER BY k.rowid""",
             last,
         )
         return [_checked(row) for row in rows]
@@ -319,6 +403,7 @@ class LookJournal(Journal):
             )
             for table in ("commitments", "links", "checks"):
                 self.execute(f"DELETE FROM {table} WHERE hour <= ?", hour)
+            self.execute(f"DELETE FROM cases AS s WHERE NOT EXISTS (SELECT 1 FROM commitments AS c WHERE {_SAME})")
 
     def adopt(self, shown: SignedText, found: LookList) -> None:
         """Go on from a list that another journal of this trainer made, which was lost."""

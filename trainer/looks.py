@@ -7,32 +7,25 @@ the chain's. Whatever others send, training goes on.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from eth_utils.address import to_checksum_address
-
 from muster.chain.client import Chain
-from muster.chain.cursor import EventCursor
-from muster.clients.looks import check_list, read_call, root_of, shown_links
+from muster.clients.looks import check_list, root_of
 from muster.clients.orchestrator import OrchestratorClient
-from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
+from muster.constants import HOUR_SECONDS
 from muster.contracts import wages
-from muster.contracts.court import CaseOpened
-from muster.contracts.runs import HourSealed, WorkCommitted
-from muster.errors import CheckError, NotFoundError, RefusedError
+from muster.errors import NotFoundError, RefusedError, UnreachableError
 from muster.protocol.counting import LookKey, Tally, count_hour, key_of
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import LINK_HOURS, SEARCHED, SETTLE_HOURS, Record, checked_rows, settles_at
 from muster.protocol.messages import (
     MAX_LISTED,
-    AcceptedCommitment,
     ListedLook,
     LookList,
     SignedText,
@@ -40,7 +33,6 @@ from muster.protocol.messages import (
     Verdict,
 )
 from muster.protocol.reasons import Why
-from muster.protocol.receipts import check_verdict
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.files import write_durably
@@ -85,35 +77,13 @@ class LookKeeper:
     terms: Terms
     profile: Profile
     journal: LookJournal
-    folder: Path
-    """For what it keeps; that of the journal."""
-    _following: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _seen: int = field(default=0, init=False)
-    """The last block whose events are in the journal."""
+    follow: Callable[[], Awaitable[None]]
+    """Brings the journal up to now (`trainer.following`)."""
     _adopted: bool = field(default=False, init=False)
     _warned: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        path = self.folder / "cursor.json"
-        self._cursor = EventCursor(self.chain, path, (WorkCommitted, HourSealed, CaseOpened), run=self.run)
-        self._secret = read_secret(self.folder)
-
-    # What decides what is trained on
-
-    async def takers(self, work: AcceptedCommitment) -> set[str]:
-        """Return whose acceptances of accepted work took places, as far as is seen. Raises TRANSIENT errors."""
-        node = to_checksum_address(work.node)
-        if (known := self.journal.known_of(node, work.index)) is None or not self._has_heard(known.work, work):
-            await self.follow()
-            if (c := self.journal.commitment(node, work.index)) is None:
-                return set()
-            known = await self._called(c)
-        came = [(one, second) for one, second in self.journal.came(known.work) if one.accepted]
-        return set(takers_of(known, came, (), self.terms))
-
-    def _has_heard(self, c: CommittedWork, work: AcceptedCommitment) -> bool:
-        heard = {verdict.signature for verdict, _ in self.journal.came(c)}
-        return {verdict.signature for verdict in work.verdicts} <= heard
+        self._secret = read_secret(self.journal.path.parent)
 
     # Polling
 
@@ -126,7 +96,7 @@ class LookKeeper:
         await self.follow()
         await self._replay_rejections()
         for validator, hour in self.journal.unpicked():
-            await self._pick(validator, hour)
+            self._pick(validator, hour)
         await self._list_due()
         for hour, shown in self.journal.unsent():
             await self._publish(hour, shown)
@@ -149,37 +119,6 @@ class LookKeeper:
         await self.follow()
         return self.journal.first_open is None and not self.journal.unsent() and not await self._to_post()
 
-    async def follow(self) -> None:
-        """Take in new verdicts, then what the chain has: a link that is shown comes after the verdicts of its hour."""
-        async with self._following:
-            while True:
-                given, place = await self.client.verdicts(self.run, self.journal.place)
-                came = await asyncio.to_thread(self._checked, given)
-                self.journal.keep_verdicts(came, place)
-                if not given:
-                    break
-            more = True
-            while more:
-                batch = await self._cursor.poll()
-                seals = [event for event in batch if isinstance(event, HourSealed)]
-                seals = [event for event in seals if event.hour > self.journal.last_hour]
-                self.journal.record(batch, await shown_links(self.chain, seals))
-                await self._cursor.ack()
-                more, self._seen = batch.more, batch.last
-
-    def _checked(self, came: Sequence[tuple[Verdict, int]]) -> list[tuple[Verdict, int]]:
-        """Return those that their validators signed, with addresses as the chain writes them."""
-        kept = []
-        for verdict, second in came:
-            try:
-                check_verdict(self.client.domain, verdict)
-            except CheckError as error:
-                log.warning("ignoring a verdict", validator=verdict.validator, reason=str(error))
-                continue
-            of = {name: to_checksum_address(getattr(verdict, name)) for name in ("validator", "node")}
-            kept.append((verdict.model_copy(update=of), second))
-        return [(verdict, second) for verdict, second in kept if verdict.run == self.run]
-
     async def _adopt(self) -> None:
         """Go on from the run's latest list where this journal has none: it may be a new one."""
         try:
@@ -192,43 +131,38 @@ class LookKeeper:
 
     async def _replay_rejections(self) -> None:
         """Have rejections replayed that no court decides: who accuses sends its case before its rejection."""
-        seen = (await self.chain.block(self._seen)).timestamp if self._seen else 0
-        for one, c in self.journal.rejections(seen):
-            if c.block + SAMPLE_BLOCKS > self._seen or not await self._takes_place(one, c):
+        seen = self.journal.seen
+        for one, c in self.journal.rejections((await self.chain.block(seen)).timestamp if seen else 0):
+            if not self._takes_place(one, c):
                 continue  # what decides nothing is not worth a replay: others' rejections could keep all checks waiting
             row = NO_ROW if (named := named_row(one, self.terms)) is None else named
             about = one.validator, c.node, c.index, one.root, row, c.hour, c.step
             self.journal.add([DueCheck(*about, "rejection", REJECTION)])
 
-    async def _takes_place(self, verdict: Verdict, c: CommittedWork) -> bool:
-        known = self.journal.known_of(c.node, c.index) or await self._called(c)
+    def _takes_place(self, verdict: Verdict, c: CommittedWork) -> bool:
+        if (known := self.journal.known_of(c.node, c.index)) is None:
+            return False
         return verdict.validator in takers_of(known, self.journal.came(c), self.journal.refuted(c), self.terms)
 
-    async def _called(self, c: CommittedWork) -> CalledWork:
-        """Read who is called to a commitment; keep it once a reorg of the drawing block would be seen."""
-        known = await read_call(self.chain, self.client, self.terms, c)
-        if c.block + SAMPLE_BLOCKS <= self._seen:
-            self.journal.know(known)
-        return known
-
-    async def _pick(self, validator: str, hour: int) -> None:
+    def _pick(self, validator: str, hour: int) -> None:
         """Choose which rows of a validator's hour are checked, once its link is shown."""
-        rows = await self._rows(validator, hour, hour, PICK)
+        self._expect_calls(hour, hour)
+        rows = self._rows(validator, hour, hour, PICK)
         self.journal.pick(validator, hour, self._sample(rows, checked_rows(len(rows)), f"{hour} {validator}"))
 
-    async def search(self, check: DueCheck) -> list[DueCheck]:
+    def search(self, check: DueCheck) -> list[DueCheck]:
         """Return the rows that are replayed because one is false: of the validator's looks that are not counted yet."""
         void, hours = self.journal.tally().void, (self.journal.last_hour + 1, check.hour + SETTLE_HOURS)
         rows = [
             one
-            for one in await self._rows(check.validator, *hours, SEARCH)
+            for one in self._rows(check.validator, *hours, SEARCH)
             if (one.validator, one.node, one.index) not in void and not self.journal.is_chosen(one)
         ]
         return self._sample(rows, SEARCHED, f"{check.validator} {check.node} {check.index} {check.position}")
 
-    async def _rows(self, validator: str, first: int, last: int, rank: int) -> list[DueCheck]:
+    def _rows(self, validator: str, first: int, last: int, rank: int) -> list[DueCheck]:
         """Return the rows of a validator's looks at the work of these hours, so far as these count."""
-        looks = [one for one in await self._looks(first, last) if one.placed.validator == validator and not one.why]
+        looks = [one for one in self._looks(first, last) if one.placed.validator == validator and not one.why]
         return [
             DueCheck(validator, c.node, c.index, look.verdict.root, position, c.hour, c.step, kind="numbers", rank=rank)
             for look, c in ((one, one.known.work) for one in looks)
@@ -240,16 +174,19 @@ class LookKeeper:
         seed = hmac.digest(self._secret, f"{self.run} {about}".encode(), "sha256")
         return random.Random(seed).sample(rows, min(len(rows), count))
 
+    def _expect_calls(self, first: int, last: int) -> None:
+        """Raise UnreachableError while it is not known who is called to some work of these hours."""
+        if unknown := self.journal.unknown(first, last):
+            raise UnreachableError(f"who is called to {len(unknown)} commitments is not known yet")
+
     def look_of(self, check: DueCheck) -> ArrivedLook | None:
         """Return the look that a check is about; None where a reorg took it, or it is counted."""
         known = self.journal.known_of(check.node, check.index)
         looks = self._judged([known]) if known and hex_hash(known.work.root) == check.root else ()
         return next((one for one in looks if one.placed.validator == check.validator and one.why is None), None)
 
-    async def _looks(self, first: int, last: int) -> list[ArrivedLook]:
+    def _looks(self, first: int, last: int) -> list[ArrivedLook]:
         """Return all verdicts about the work of these hours, judged by arrival, place, link and numbers."""
-        for c in self.journal.unknown(first, last):
-            await self._called(c)
         return self._judged(self.journal.known(first, last))
 
     def _judged(self, works: Sequence[CalledWork]) -> list[ArrivedLook]:
@@ -285,7 +222,8 @@ class LookKeeper:
     async def _list(self, hour: int) -> None:
         """Count an hour's looks, and keep the list of it."""
         # 1. What came, and what was found.
-        looks = await self._looks(hour, hour + SETTLE_HOURS)
+        self._expect_calls(hour, hour + SETTLE_HOURS)
+        looks = self._looks(hour, hour + SETTLE_HOURS)
         checks, tally = self.journal.unlisted(hour + SETTLE_HOURS)[:MAX_LISTED], self.journal.tally()
         pot = await self.chain.call(wages.pot(self.run))
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -41,6 +41,7 @@ from trainer.batcher import Batcher
 from trainer.batches import reward_metrics, unended_thinking
 from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
+from trainer.following import Follower
 from trainer.grading import Grader, load_grade_masters
 from trainer.learner import Learner, Recipe
 from trainer.look_checks import POLL_SECONDS as CHECK_SECONDS
@@ -82,16 +83,19 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
         await chain.check_gas()
         publisher = await asyncio.to_thread(Publisher, settings, chain, client, terms)
         vocabulary = await asyncio.to_thread(vocabulary_of, settings.trainer.model)
-        work = AcceptedWork(chain, client, reader, settings.run, terms, vocabulary)
         masters = await asyncio.to_thread(load_grade_masters, settings.trainer.grade_masters, terms)
-        trainer = Trainer(settings, publisher, work, terms, ranks, masters)
-        try:
-            await trainer.run()
-        except BaseException:
-            with suppress(asyncio.CancelledError):  # the error that ended the trainer is the one to report
-                await to_the_end(asyncio.to_thread(trainer.close))
-            raise
-        await to_the_end(asyncio.to_thread(trainer.close))
+        identity = f"run {settings.run} on chain {chain.chain_id} at {chain.addresses.runs}"
+        with LookJournal(settings.trainer.state_dir / "looks", identity, settings.run) as journal:
+            follower = Follower(chain, client, settings.run, terms, journal)
+            work = AcceptedWork(client, reader, settings.run, terms, vocabulary, journal, follower.follow)
+            trainer = Trainer(settings, publisher, work, terms, ranks, masters)
+            try:
+                await trainer.run()
+            except BaseException:
+                with suppress(asyncio.CancelledError):  # the error that ended the trainer is the one to report
+                    await to_the_end(asyncio.to_thread(trainer.close))
+                raise
+            await to_the_end(asyncio.to_thread(trainer.close))
 
 
 def check_terms(terms: Terms, options: TrainerSettings) -> None:
@@ -158,14 +162,13 @@ class Trainer:
         )
         if self.masters is not None:
             self.accepted_work.grader = Grader(client, run_tasks, rules, self.masters)
-        with Scorers(run_tasks.components) as self._scorers, rules.scorers, self._make_keeper(profile) as keeper:
-            self.accepted_work.takers = keeper.takers
+        with Scorers(run_tasks.components) as self._scorers, rules.scorers:
             try:
                 await run_together(
                     self._train(learner, tasks, ended),
                     self._send_heartbeats(learner, ended),
                     self._grade(learner, ended),
-                    self._count_looks(keeper, run_tasks, rules, ended),
+                    self._count_looks(profile, run_tasks, rules, ended),
                 )
             except FinishedError:  # the run is closed
                 await self._show_masters(learner)
@@ -197,24 +200,18 @@ class Trainer:
         if grader := self.accepted_work.grader:
             await self.publisher.retry(lambda: grader.show_all(learner.step))
 
-    @contextmanager
-    def _make_keeper(self, profile: Profile) -> Iterator[LookKeeper]:
-        """Yield what counts looks, with its journal open."""
-        publisher, run, folder = self.publisher, self.settings.run, self.options.state_dir / "looks"
-        identity = f"run {run} on chain {publisher.chain.chain_id} at {publisher.chain.addresses.runs}"
-        with LookJournal(folder, identity, run) as journal:
-            yield LookKeeper(publisher.chain, publisher.client, run, self.terms, profile, journal, folder)
-
-    async def _count_looks(self, keeper: LookKeeper, tasks: RunTasks, rules: Rules, ended: asyncio.Event) -> None:
+    async def _count_looks(self, profile: Profile, tasks: RunTasks, rules: Rules, ended: asyncio.Event) -> None:
         """Check and count looks until training has ended and all that is paid of them is posted."""
         publisher, settings, done = self.publisher, self.settings, asyncio.Event()
+        journal, follow = self.accepted_work.journal, self.accepted_work.follow
+        keeper = LookKeeper(publisher.chain, publisher.client, settings.run, self.terms, profile, journal, follow)
         relays = Relays(settings.shardcast, publisher.client, settings.run)
-        checkpoints = CheckpointFetcher(publisher.chain, self.terms, relays, keeper.folder / "weights", kept=1)
-        replays = ReplayProcess(keeper.profile, self.terms.temperature, settings.bfloat16_matmul)
+        checkpoints = CheckpointFetcher(publisher.chain, self.terms, relays, journal.path.parent / "weights", kept=1)
+        replays = ReplayProcess(profile, self.terms.temperature, settings.bfloat16_matmul)
 
         async def report() -> None:
             step = (await publisher.chain.call(runs.run_state(settings.run))).steps - 1
-            publisher.refuted = keeper.journal.fresh_refuted(step - self.terms.async_level)
+            publisher.refuted = journal.fresh_refuted(step - self.terms.async_level)
             await publisher.report_refused(self.accepted_work.refused)
 
         async def poll() -> Next:

@@ -20,7 +20,6 @@ from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import (
     MAX_GRADES_CHARS,
     MAX_LIST_CHARS,
-    AcceptedCommitment,
     CallAnswer,
     CallQuestion,
     Demand,
@@ -30,7 +29,6 @@ from muster.protocol.messages import (
     ListedEnvironment,
     LogDocument,
     LogPage,
-    Many,
     NodeReport,
     RelayOffer,
     RunDescription,
@@ -160,11 +158,6 @@ class OrchestratorClient(SignedClient):
         return parse_answer(ShownMaster, signed.text.encode())
 
     # What follows from verdicts
-
-    async def accepted(self, run: int, min_step: int = 0) -> list[AcceptedCommitment]:
-        """Return commitments fit for training, of `min_step` and later."""
-        target = f"/v1/runs/{run}/accepted?min_step={min_step}"
-        return await self._get(Many[AcceptedCommitment], target)  # type: ignore[arg-type]
 
     async def demand(self, run: int, seen: Demand | None = None) -> Demand:
         """Return whether more work is wanted now.

@@ -96,6 +96,8 @@ class Seating:
     hold: int
     places: int
     """`accepts_required`."""
+    drawn_by: str | None = None
+    """Hash of the drawing block."""
 
     def rounds(self, came: Iterable[tuple[str, int]]) -> Iterator[Round]:
         """Yield the rounds in which places are held, until all are taken or the order ends.

@@ -290,18 +290,6 @@ class CallAnswer(Message):
     """Second from which it may take a place if one is left then; None: never again."""
 
 
-class AcceptedCommitment(Message):
-    """A commitment that the run's required number of validators accepted and none rejected."""
-
-    step: UInt32
-    node: Address
-    index: UInt32
-    root: Hash
-    file_hash: Hash
-    size: int
-    verdicts: Many[Verdict]
-
-
 class StepReport(LogDocument):
     """The trainer's report of one update: TRL's metric names, plus the batch."""
 

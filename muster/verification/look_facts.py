@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from muster.protocol.acceptance import Opinion, eligible
 from muster.protocol.draws import draw_rows
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import PlacedLook, Seating, hold_seconds, link_due_at, rows_of_look, wage
@@ -33,7 +34,8 @@ class CalledWork:
     work_class: int
 
     def call(self, terms: Terms) -> Seating:
-        return Seating(self.order, self.opens, hold_seconds(terms), terms.accepts_required)
+        places = terms.accepts_required
+        return Seating(self.order, self.opens, hold_seconds(terms), places, hex_hash(self.drawn_by))
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,9 @@ def takers_of(
     known: CalledWork, came: Sequence[tuple[Verdict, int]], refuted: Collection[str], terms: Terms
 ) -> list[str]:
     """Return whose verdicts about a commitment take places. Arguments as of `judge_arrived`."""
-    drawn_by = hex_hash(known.drawn_by)
-    holding = [
-        (verdict.validator, second)
-        for verdict, second in came
-        if (verdict.accepted or verdict.validator not in refuted) and verdict.drawn_by in (None, drawn_by)
-    ]
-    return known.call(terms).takers(holding)
+    call = known.call(terms)
+    opinions = [Opinion.of(one, second, refuted=one.validator in refuted) for one, second in came]
+    return call.takers((one.validator, one.came) for one in eligible(opinions, call))
 
 
 def judge_arrived(

@@ -20,9 +20,8 @@ from muster.protocol.windows import payable_at
 from orchestrator import problems
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_of_work, proof_lines
 from orchestrator.page.source import PageSource, names_of
-from orchestrator.queries import same_work, upload_of
-from orchestrator.summaries import date_of, outcome_of
-from orchestrator.tables import cases, checkpoints, commitments, nodes, outcomes, proofs, spent, verdicts
+from orchestrator.queries import ONE, same_work, upload_of
+from orchestrator.tables import cases, checkpoints, commitments, nodes, proofs, spent, verdicts
 
 MAX_VERDICTS: Final = 64
 """Verdicts of one answer; a run has few validators."""
@@ -121,6 +120,7 @@ def commitment_view(connection: Connection, source: PageSource, node: str, index
     if receipt is not None:
         used = connection.execute(select(spent).where(spent.c.file_hash == receipt.file_hash)).one_or_none()
     # 2. What others say of it.
+    [(_, decision)] = source.queries.decide(connection, ONE, node=node, index=index)
     given = verdict_lines(connection, row)
     accused = cases_of_work(connection, source, node, index)
     names = names_of(connection, [node])
@@ -133,7 +133,7 @@ def commitment_view(connection: Connection, source: PageSource, node: str, index
         node=node,
         name=names.get(node, ""),
         index=index,
-        why=_why_now(connection, source, row, given, accused, has_file=receipt is not None),
+        why=decision.sentence(has_file=receipt is not None, names={one.validator: one.name for one in given}),
         pay=source.terms.pay_of(row.work_class),
         matures_at=payable_at(row.hour, sealed, phases),
         if_sealed=payable_at(row.hour, row.hour, 0),
@@ -190,63 +190,6 @@ def _file(receipt: UploadReceipt | None) -> dict[str, Any]:
     if receipt is None:
         return {"file_hash": None, "size": None, "stored_at": None}
     return {"file_hash": receipt.file_hash, "size": receipt.size, "stored_at": receipt.stored_at}
-
-
-# Sentences
-
-
-def _why_now(
-    connection: Connection,
-    source: PageSource,
-    row: Any,
-    given: Sequence[VerdictLine],
-    accused: Sequence[CaseRow],
-    *,
-    has_file: bool,
-) -> str:
-    """Return what became of a commitment and why, as one sentence."""
-    day = connection.execute(select(outcomes.c.day).where(*outcome_of(row.node, row.index))).scalar()
-    if day is not None:  # that day's summary keeps how it ended; its file and verdicts are gone
-        return ended_why(row.status, row.reason, day)
-    return why(row.status, row.reason, given, accused, source.terms, has_file=has_file)
-
-
-def ended_why(status: str, reason: str | None, day: int) -> str:
-    """Return what became of a commitment whose detail is gone, as one sentence. Pure."""
-    ended = f"{status.capitalize()}, {reason.replace('_', ' ')}" if reason else status.capitalize()
-    return f"{ended}: its file and verdicts are gone, kept in the summary of {date_of(day)}."
-
-
-def why(
-    status: str,
-    reason: str | None,
-    given: Sequence[VerdictLine],
-    accused: Sequence[CaseRow],
-    terms: Terms,
-    *,
-    has_file: bool,
-) -> str:
-    """Return what became of a commitment and why, as one sentence. `reason`: of the rejection that counts. Pure."""
-    accepts = sum(line.accepted for line in given)
-    needed = f"{accepts} of the {terms.accepts_required} validators that must accept it have accepted"
-    if status == "accepted":
-        return f"Accepted: {accepts} validators inspected it and found nothing wrong."
-    if status == "void":
-        return "Void: no validator found it wrong, but its node was convicted, and all of its work is void."
-    if status == "rejected":
-        counted = next((line for line in given if not line.accepted and line.reason == reason), None)
-        if counted is None:
-            return "Rejected, by a verdict that is not here any more."
-        row = "" if counted.position is None else f" (row {counted.position})"
-        return f"Rejected by {counted.name or counted.validator}: {counted.means}{row}."
-    if not has_file:
-        return "Pending: storage does not have its file, so it cannot be inspected."
-    opened = next((case for case in accused if case.outcome == "open"), None)
-    if opened is not None:
-        return f"Pending: case {opened.id} about it is open."
-    if accepts >= terms.accepts_required:
-        return "Pending: enough validators accepted it, but not as many that were called to look at it."
-    return f"Pending: {needed}."
 
 
 def commitment_commands(node: str, index: int, accused: Sequence[CaseRow], url: str) -> list[Command]:

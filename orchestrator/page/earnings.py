@@ -9,8 +9,8 @@ from typing import Final
 from sqlalchemy import Connection, and_, func, select
 
 from muster.constants import HOUR_SECONDS
+from muster.protocol.acceptance import UNREFUTED
 from muster.protocol.announcements import DayEarnings
-from orchestrator.commitment_status import UNREFUTED
 from orchestrator.page.hours import DAY_HOURS, first_hour_of_day
 from orchestrator.page.source import PageSource
 from orchestrator.tables import hour_tallies, nodes

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from muster.constants import HOUR_SECONDS
 from muster.protocol.messages import Message, Wei
 from muster.protocol.windows import matures_at, payable_at
-from orchestrator.commitment_status import Counts
+from orchestrator.read_model import Counts
 
 DAY_HOURS: Final = 24
 """Of what a node made in the last day: the hour that has begun, and those before it."""

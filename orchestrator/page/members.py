@@ -10,10 +10,10 @@ from typing import Any, Final
 from sqlalchemy import Connection, func, select
 
 from muster.constants import HOUR_SECONDS
+from muster.protocol.acceptance import UNREFUTED
 from muster.protocol.messages import Message, Wei
 from muster.protocol.terms import Terms
 from orchestrator.attribution import AuthorLine
-from orchestrator.commitment_status import UNREFUTED
 from orchestrator.page.hours import first_hour_of_day
 from orchestrator.page.leaderboard import (
     MAX_LINES,

@@ -12,7 +12,6 @@ from sqlalchemy import Connection, and_, case, func, select
 from muster.protocol.messages import Message, Verdict, Wei
 from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator import problems
-from orchestrator.commitment_status import Counts, counts_of
 from orchestrator.page.commitments import CommitmentHead, voting_seconds
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_about, proof_lines
 from orchestrator.page.hours import Account, HourLine, PayClock, first_hour_of_day, pay_by_hour
@@ -20,7 +19,7 @@ from orchestrator.page.leaderboard import LookSums, WorkerHead
 from orchestrator.page.members import SAID_SECONDS, looks_of, uptime
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.queries import member_of, same_work
-from orchestrator.read_model import NodeSums, read_nodes
+from orchestrator.read_model import Counts, NodeSums, counts_of, read_nodes
 from orchestrator.tables import (
     commitments,
     hour_tallies,

@@ -11,15 +11,16 @@ from typing import Final
 from pydantic import Field
 from sqlalchemy import Connection, and_, func, select
 
+from muster.protocol.acceptance import UNREFUTED
 from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.keys import RunKeys
 from muster.protocol.messages import Demand, Message, Wei
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, run_blocking_reason
-from orchestrator.commitment_status import UNREFUTED, Counts, counts_of
 from orchestrator.page import series
 from orchestrator.page.announcements import MAX_BENCHMARKS
 from orchestrator.page.members import Members, MemberSums
+from orchestrator.read_model import Counts, counts_of
 from orchestrator.tables import OPEN, cases, machines, nodes, scores, step_tallies, steps, tallies
 
 COST_STEPS: Final = 16

@@ -9,10 +9,10 @@ from typing import Any, Final
 from pydantic import Field
 from sqlalchemy import Connection, select, true
 
+from muster.protocol.acceptance import UNREFUTED
 from muster.protocol.messages import Message, Wei
 from muster.protocol.metric_names import DELTA_BYTES, HELD_OUT, REWARD, WHOLE_BYTES
 from orchestrator import problems
-from orchestrator.commitment_status import UNREFUTED
 from orchestrator.page.rollouts import NamedFile
 from orchestrator.page.source import PageSource, names_of, rows_of
 from orchestrator.queries import same_work

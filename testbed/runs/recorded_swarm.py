@@ -132,16 +132,18 @@ def _save(anvil: Anvil, path: Path) -> None:
 async def _is_accepted(world: World, honest: Service) -> bool:
     assert honest.is_running, honest.said
     async with world.run_fixture.client(world.orchestrator.url, None) as client:
-        work = await client.accepted(world.run_fixture.run)
-    return sum(len(one.verdicts) >= ACCEPTS for one in work) >= COMMITMENTS
+        report = await client.node(world.run_fixture.key(HONEST).address)
+    return report.accepted >= COMMITMENTS
 
 
 async def _trained_on_it(world: World) -> StepReport:
     """Publish the next step, as the trainer does, and report that it was made of the first accepted file."""
+    run = world.run_fixture.run
     await world.run_fixture.publish_model(1)
     async with world.run_fixture.client(world.orchestrator.url, "trainer") as client:
-        first, *_ = await client.accepted(world.run_fixture.run)
-        report = StepReport(run=world.run_fixture.run, step=1, metrics={"reward": 0.5}, batch=[first.file_hash])
+        given, _ = await client.verdicts(run, node=world.run_fixture.key(HONEST).address)
+        file_hash = next(verdict.file_hash for verdict, _ in given if verdict.accepted)
+        report = StepReport(run=run, step=1, metrics={"reward": 0.5}, batch=[file_hash])
         await client.post_step(report)
     return report
 

@@ -12,24 +12,29 @@ import numpy as np
 import torch
 from eth_utils.address import to_checksum_address
 
+from muster.chain.cursor import EventBatch
 from muster.constants import MICRO
-from muster.contracts.registry import Node, Role, Status
+from muster.contracts.codec import Place
+from muster.contracts.runs import WorkCommitted
 from muster.environments.rewards import length_reward
 from muster.errors import UnreachableError
 from muster.models.files import model_hash, tokenizer_hash
-from muster.protocol.messages import AcceptedCommitment, Demand, StepReport
+from muster.protocol.messages import Demand, StepReport, Verdict
 from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import MatmulSetting, Settings, TrainerSettings
 from muster.swarm import plan
+from muster.verification.look_facts import CalledWork
 from testbed.samples.commitments import rules
+from testbed.samples.messages import verdict_of
 from testbed.samples.rollouts import rollout
 from testbed.samples.terms import terms_of as sample_terms
 from trainer.accepted_work import AcceptedWork
 from trainer.batches import Batch, FileRef, WorkFile
 from trainer.distributed import Ranks
 from trainer.learner import Learner, Recipe
+from trainer.look_journal import LookJournal
 from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.publisher import Publisher
@@ -107,7 +112,7 @@ def ragged(count: int) -> list[Sample]:
 
 
 class Orchestrator:
-    """Reports a file as accepted although no validator accepted it."""
+    """Has a file that validators accepted, and that is none of rollouts."""
 
     def __init__(self) -> None:
         self.reports: list[StepReport] = []
@@ -117,11 +122,10 @@ class Orchestrator:
         self.newcomers, self.able_workers = 0, 0
         self.told_twice = asyncio.Event()
 
-    async def accepted(self, run: int, min_step: int) -> list[AcceptedCommitment]:
+    async def follow(self) -> None:
+        """Bring nothing new, if it answers."""
         if self.silent:
             raise UnreachableError("the orchestrator does not answer")
-        root = "0x" + "01" * 32
-        return [AcceptedCommitment(step=STEP, node=NODE, index=0, root=root, file_hash=FORGED, size=9, verdicts=[])]
 
     async def get_file(self, name: str) -> bytes:
         self.fetched.append(name)
@@ -137,22 +141,37 @@ class Orchestrator:
             self.told_twice.set()
 
 
-class Chain:
-    """Knows the worker as an active node."""
-
-    async def nodes(self, addresses: list[str]) -> list[Node]:
-        active = Node(NODE, RUN, Role.WORKER, 0, Status.ACTIVE, 0, 1, 0, bytes(32))
-        return [active for _ in addresses]
+VALIDATORS = tuple(to_checksum_address("0x" + digit * 40) for digit in "bc")
+"""In the order in which they are called."""
+DRAWN_BY = b"\2" * 32
+BLOCK, HOUR, OPENS = 9, 5, 1000
 
 
-def accepted_work_of(chain: Chain, client: Orchestrator, required: int = 1, *, places: bool = True) -> AcceptedWork:
-    """Return accepted work whose validators took places, or did not."""
+def commit(journal: LookJournal, index: int = 0, step: int = STEP, root: bytes = b"\1" * 32) -> None:
+    """Let a journal know some work, and who is called to it."""
+    made = WorkCommitted(Place(BLOCK + index, b"", b"", 0), RUN, NODE, step, index, HOUR, root)
+    journal.record(EventBatch((made,), BLOCK + index, BLOCK + index + 1), {})
+    work = journal.commitment(NODE, index)
+    assert work is not None
+    journal.know(CalledWork(work, VALIDATORS, OPENS, DRAWN_BY, operator=NODE, work_class=0))
 
-    async def takers(work: AcceptedCommitment) -> set[str]:
-        return {to_checksum_address(one.validator) for one in work.verdicts if places}
 
+def judge(journal: LookJournal, index: int = 0, validator: str = VALIDATORS[0], **changes: Any) -> Verdict:
+    """Let a journal have a verdict, an acceptance unless changed."""
+    about = {"step": STEP, "node": NODE, "index": index, "root": "0x" + "01" * 32, "file_hash": FORGED}
+    verdict = verdict_of(**{**about, "validator": validator, **changes})
+    journal.keep_verdicts([(verdict, OPENS)], journal.place + 1)
+    return verdict
+
+
+def journal_in(folder: Path) -> LookJournal:
+    """Open a journal."""
+    return LookJournal(folder / "looks", "trainer", RUN)
+
+
+def accepted_work_of(client: Orchestrator, journal: LookJournal, required: int = 1) -> AcceptedWork:
     terms = replace(rules().terms, accepts_required=required)
-    return AcceptedWork(cast(Any, chain), cast(Any, client), RolloutReader(), RUN, terms, 105, takers=takers)
+    return AcceptedWork(cast(Any, client), RolloutReader(), RUN, terms, 105, journal, client.follow)
 
 
 def trainer_with(settings: Settings, client: Orchestrator, accepted_work: AcceptedWork) -> Trainer:

@@ -59,7 +59,7 @@ def test_each_route_answers_at_its_listener_only(big: BigRun, public_port: int) 
     assert len(routes) > 50
     for method, route in routes:
         path = re.sub("{[^}]*}", "1", route.replace("{run}", str(big.run_fixture.run)))
-        reads, polled = method in ("GET", "HEAD"), route.endswith(("/demand", "/accepted"))
+        reads, polled = method in ("GET", "HEAD"), route.endswith("/demand")
         for signed in (False, True):
             elsewhere = public if signed or polled or not reads else members
             misdirected = [status(base, method, path, signed=signed) == 421 for base in (members, public)]

@@ -31,6 +31,7 @@ from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture
 from testbed.runs.story import Story
 from testbed.samples.terms import terms_of
+from trainer.following import Follower
 from trainer.look_journal import LookJournal
 from trainer.looks import LookKeeper
 
@@ -50,7 +51,8 @@ class Looking(Story):
         """Yield the trainer's keeper, as after a restart."""
         with LookJournal(self.folder, "trainer", self.run) as journal:
             async with self.run_fixture.chain("trainer") as chain, self.client("trainer") as client:
-                yield LookKeeper(chain, client, self.run, self.terms, CPU_FP32, journal, self.folder)
+                follow = Follower(chain, client, self.run, self.terms, journal).follow
+                yield LookKeeper(chain, client, self.run, self.terms, CPU_FP32, journal, follow)
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[LooksReader]:
@@ -128,7 +130,7 @@ async def conclude(keeper: LookKeeper, outcome: str = "true") -> int:
     count = 0
     while checks := keeper.journal.next_checks():
         for check in checks:
-            keeper.journal.conclude(check, outcome, await keeper.search(check) if outcome == "false" else ())
+            keeper.journal.conclude(check, outcome, keeper.search(check) if outcome == "false" else ())
             count += 1
     return count
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,16 @@ from muster.contracts.court import CaseOpened, Outcome
 from muster.errors import MismatchError, RefusedError
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.kinds import kind_of
-from muster.protocol.messages import AcceptedCommitment, StepReport
+from muster.protocol.messages import StepReport
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture, some_hash
 from testbed.runs.story import Story
 from testbed.samples.terms import keys_of
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import until
+from trainer.batches import FileRef
+from trainer.following import Follower
+from trainer.look_journal import LookJournal
 
 EVIDENCE = b'{"kind": "wrong_reward"}'
 
@@ -51,14 +54,24 @@ def run_fixture(
 class CourtStory(Story):
     """What several tests do."""
 
-    async def accepted(self, min_step: int = 0) -> list[AcceptedCommitment]:
-        async with self.client(None) as client:
-            return await client.accepted(self.run_fixture.run, min_step)
+    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
+        super().__init__(run_fixture, orchestrator)
+        self.journal = LookJournal(orchestrator.folder / "trainer", "trainer", self.run)
+
+    async def accepted(self, oldest: int = 0, spent: Sequence[str] = ()) -> list[FileRef]:
+        """Return what is accepted as the trainer sees it, by log and chain."""
+        async with self.run_fixture.chain("trainer") as chain, self.client("trainer") as client:
+            terms = await chain.terms(self.run)
+            await Follower(chain, client, self.run, terms, self.journal).follow()
+            return self.journal.accepted(oldest, spent, terms)
 
     async def holds(self, *works: tuple[str, int]) -> bool:
-        """Whether exactly these are accepted now."""
+        """Whether exactly these are accepted now, but for what a report named."""
         expected = {(self.run_fixture.key(worker).address, index) for worker, index in works}
-        return {(work.node, work.index) for work in await self.accepted()} == expected
+        return {(work.node, work.index) for work in await self.accepted(spent=self.spent)} == expected
+
+    spent: Sequence[str] = ()
+    """Files that a report used or left out."""
 
     async def try_case(self, challenger: str, worker: str, index: int, *, guilty: bool) -> None:
         """Open a case, let the three others vote, resolve it."""
@@ -109,7 +122,8 @@ async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty:
         await trainer.post_step(report)
         assert (await reader.demand(run)).waiting_groups == 12
         assert (await reader.demand(run)).wanted is True
-        assert await story.accepted() == []
+        story.spent = name, dropped
+        assert await story.holds()
 
         await _rejections_hold_by_a_place_or_a_case(story)
         await _a_cheater_is_convicted(story, run_fixture)
@@ -120,7 +134,6 @@ async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty:
         assert await story.holds(("w2", 0))
         await run_fixture.publish(2)
         await until(lambda: _waits(reader, run, 0))
-        assert await story.accepted() == []
 
         # The end.
         assert (await reader.demand(run)).wanted is True
@@ -146,10 +159,12 @@ async def _two_accepts_are_required(story: CourtStory, run_fixture: RunFixture, 
     await story.judge(called[1], "w1", 0)
     (work,) = await story.accepted()
     assert (work.node, work.index, work.step) == (run_fixture.key("w1").address, 0, 0)
-    assert (work.file_hash, work.size) == (name, 400)
-    for verdict in work.verdicts:
+    assert (work.file_hash, work.root) == (name, some_hash("w1 root 0"))
+    given, _ = await reader.verdicts(run_fixture.run, node=work.node, index=0)
+    for verdict, _ in given:
         check_verdict(run_fixture.domain, verdict)
-    assert {verdict.validator for verdict in work.verdicts} == {run_fixture.key(v).address for v in called[:2]}
+    named = {one.validator for one, _ in given if content_hash(one.to_bytes()) in work.verdicts}
+    assert (len(work.verdicts), named) == (2, {run_fixture.key(v).address for v in called[:2]})
     return name
 
 
@@ -258,7 +273,7 @@ async def _rebuilt_from_nothing(
     await story.accept("w2", 2, step=2)
     await until(lambda: _accepts(reader, run, 3))
     before = await reader.summary(run)
-    accepted, (given, place) = await reader.accepted(run), await reader.verdicts(run)
+    accepted, (given, place) = await story.accepted(1), await reader.verdicts(run)
     log = await reader.log(run)
     assert [work.index for work in accepted] == [2]
     assert await reader.verdicts(run, place) == ([], place)
@@ -271,16 +286,12 @@ async def _rebuilt_from_nothing(
     assert {k: v for k, v in after.items() if k not in FORGETTABLE} == {
         k: v for k, v in before.items() if k not in FORGETTABLE
     }
-    assert _signatures(await reader.accepted(run)) == _signatures(accepted)
+    assert await story.accepted(1) == accepted
     assert await reader.log(run) == log, "the same documents at the same places"
     assert await reader.verdicts(run) == (given, place)
     assert (await reader.demand(run)).wanted is False
     upload = await reader.upload(run, run_fixture.key("w1").address, 0, some_hash("w1 root 0"))
     check_upload(run_fixture.domain, upload)
-
-
-def _signatures(works: list[AcceptedCommitment]) -> list[tuple[str, int, set[str]]]:
-    return [(work.node, work.index, {verdict.signature for verdict in work.verdicts}) for work in works]
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,6 @@ def paths_of(big: BigRun, app: FastAPI) -> list[str]:
         *(f"{run}/rollouts?{query}" for query in (f"node={worker}", f"before={newest // 2}", f"step={newest // 2}")),
         *(f"{run}/workers?offset={offset}&order=name&search=a" for offset in (0, 1 << 30)),
         *(f"{run}/events?after={after}" for after in (0, 1 << 50)),
-        f"{run}/accepted?min_step={newest}",
         f"{run}/series?name=reward&first=0&points=2000",
         f"{run}/nodes/{worker}/commitments?limit=200",
         f"{run}/feed?kind=joined",

@@ -294,7 +294,7 @@ async def test_one_list_is_made_at_a_time_signed_or_not_and_the_trainer_does_not
     crowd = Crowd()
     crowd.admission.slots_by_kind |= {kind: Slots(8, 8, share=1.0) for kind in ("member", "stranger", "trainer")}
     crowd.admission.slots_by_kind["list"] = Slots(1, 32, share=1 / 4)
-    paths = (LISTED, "/v1/runs/7/events", "/v1/runs/7/accepted")
+    paths = (LISTED, "/v1/runs/7/events", "/v1/runs/7/environments")
     asked = [(path, owner, "a") for path in paths for owner in (None, MEMBER)]
     lists = [
         asyncio.create_task(crowd.request(path, crowd.connection(address, owner))) for path, owner, address in asked
@@ -337,7 +337,7 @@ def test_lists_are_what_is_read_by_a_cursor() -> None:
     ]
     by_cursor = {route.path for route in reads if any(one.name == "after" for one in route.dependant.query_params)}
     listed = {route.path for route in reads if admission.LISTS.fullmatch(re.sub("{[^}]*}", "7", route.path))}
-    assert listed == by_cursor | {"/v1/runs/{run}/accepted"}
+    assert listed == by_cursor
 
 
 @pytest.mark.parametrize("written", ["/v1/runs/+7/{}", "/v1/runs/ 7/{}", "/v1/runs/7.0/{}", "/v1/runs/7/{}\n"])

@@ -13,7 +13,7 @@ from orchestrator.demand_board import LOOK_SECONDS, SLICE, DemandAnswer, DemandB
 from orchestrator.hot_reads import HotReads
 from testbed.waiting import BOUND
 
-DEMAND, ACCEPTED = "/v1/runs/3/demand", "/v1/runs/3/accepted"
+DEMAND = "/v1/runs/3/demand"
 PASSED = [{"type": "passed on"}]
 
 
@@ -29,11 +29,6 @@ class Asked:
         if isinstance(self.now, Exception):
             raise self.now
         return self.now
-
-    async def accepted(self, min_step: int) -> bytes:
-        if isinstance(self.now, Exception):
-            raise self.now
-        return b"[%d]" % min_step
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         await send(PASSED[0])
@@ -67,14 +62,6 @@ async def test_demand_is_answered_as_it_is_now(asked: Asked) -> None:
         assert Demand.model_validate_json(body["body"]) == asked.now
 
 
-@pytest.mark.parametrize(("query", "body"), [(b"", b"[0]"), (b"min_step=17", b"[17]")])
-async def test_accepted_work_is_answered(asked: Asked, query: bytes, body: bytes) -> None:
-    start, sent = await asked.get(ACCEPTED, query)
-    assert (start["status"], sent["body"]) == (200, body)
-    asked.now = StorageError("gone")
-    assert await asked.get(ACCEPTED, query) == PASSED
-
-
 async def test_health_is_answered(asked: Asked) -> None:
     assert (await asked.get("/healthz"))[1]["body"] == b'{"status":"alive"}'
 
@@ -88,8 +75,6 @@ async def test_health_is_answered(asked: Asked) -> None:
         (DEMAND, b"wait=1&seen=2-1-1", "POST"),
         (DEMAND, b"unknown=1", "GET"),
         (DEMAND, b"wait=31&seen=2-1-1", "GET"),
-        (ACCEPTED, b"min_step=-1", "GET"),
-        (ACCEPTED, b"", "HEAD"),
         ("/readyz", b"", "GET"),
     ],
 )

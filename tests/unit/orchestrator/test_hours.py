@@ -6,8 +6,8 @@ import pytest
 
 from muster.constants import HOUR_SECONDS
 from muster.protocol.windows import end_of, matures_at, payable_at
-from orchestrator.commitment_status import Counts
 from orchestrator.page.hours import Account, HourLine, PayClock, pay_by_hour
+from orchestrator.read_model import Counts
 
 PAY = 7
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -91,7 +90,6 @@ async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(
     unused: Any = None
     source = PageSource(database, queries, unused)
     questions: dict[str, Callable[[], Awaitable[Any]]] = {
-        "accepted": lambda: queries.accepted(0),
         "demand": queries.demand,
         "node": lambda: queries.node_report(NODE),
         "verdicts": lambda: database.read(lambda connection: page_of(connection, 0, {"kind": "verdict"})),
@@ -102,35 +100,8 @@ async def test_an_answer_costs_the_same_when_the_run_is_eight_times_as_long(
     await fill(database, 50, 400)
     after = {name: await cost(database, ask) for name, ask in questions.items()}
     assert {name: len(reads.statements) for name, reads in after.items()} == {
-        "accepted": 2, "demand": 11, "node": 17, "verdicts": 1, "files": 3,
+        "demand": 11, "node": 17, "verdicts": 1, "files": 3,
     }  # fmt: skip
     for name, reads in after.items():
         most = before[name].hundreds + len(reads.statements)
         assert reads.hundreds <= most, f"{name}: each statement is counted to a hundred"
-
-
-async def test_work_within_the_async_level_is_listed_and_read_once(database: Database, queries: Queries) -> None:
-    await fill(database, 0, 100)
-    waiting = list(range((99 - LEVEL) * A_STEP, 100 * A_STEP, 10))
-    asked = [0, 97, 98, 99, 100, (1 << 32) - 1]
-    reads = await cost(database, lambda: asyncio.gather(*(queries.accepted(step) for step in [*asked, *range(90)])))
-    assert len(reads.statements) == 2
-    answers = [json.loads(await queries.accepted(step)) for step in asked]
-    assert [work["index"] for work in answers[0]] == waiting
-    assert [len(answer) for answer in answers] == [6, 6, 4, 2, 0, 0]
-
-
-async def test_list_uses_the_index_of_waiting_commitments(database: Database, queries: Queries) -> None:
-    """This holds even if the async level allows the whole run."""
-    queries.terms = replace(queries.terms, async_level=255)
-    await fill(database, 0, 100)
-    reads = await cost(database, lambda: queries.accepted(0))
-
-    def explain(connection: Connection) -> list[str]:
-        connection.exec_driver_sql("ANALYZE")
-        how = "EXPLAIN QUERY PLAN" if connection.dialect.name == "sqlite" else "EXPLAIN"
-        _, *listing = reads.statements
-        return [str(connection.exec_driver_sql(f"{how} {one[0]}", one[1]).all()) for one in listing]
-
-    (plan,) = await database.write(explain)
-    assert "commitments_waiting" in plan

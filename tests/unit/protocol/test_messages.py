@@ -11,7 +11,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from muster.protocol.messages import (
     MAX_LIST_CHARS,
     MAX_LISTED,
-    AcceptedCommitment,
     ListedLook,
     LogPage,
     LookList,
@@ -34,7 +33,7 @@ UNKNOWN = {f"unknown {i}": 0 for i in range(1000)}
         (LogPage, {"cursor": 0, "entries": [{}] * 1000}),
         (LogPage, {"cursor": 0, "entries": [UNKNOWN]}),
         (StepReport, {"run": 1, "step": 1, "metrics": {}, "batch": [0] * 1000}),
-        (Many[AcceptedCommitment], [0] * 1000),
+        (Many[Verdict], [0] * 1000),
     ],
 )
 def test_a_thousand_mistakes_are_not_named_one_by_one(model: type[BaseModel], document: Any) -> None:

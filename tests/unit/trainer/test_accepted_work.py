@@ -1,171 +1,204 @@
-"""Work that is falsely reported as accepted: the trainer never uses it, and reports it as refused."""
+"""What the trainer takes for accepted: what its own copy of log and chain says, file by file, across restarts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from muster.chain.keys import Signer
-from muster.contracts.registry import Node, Role, Status
-from muster.errors import ChainError, MusterError, NotFoundError, RefusedError, UnreachableError
-from muster.protocol.eip712 import sign_message
-from muster.protocol.messages import AcceptedCommitment, Verdict
-from testbed.samples.commitments import WHERE
-from testbed.samples.messages import verdict_of
-from testbed.samples.trainer import FORGED, RUN, STEP, Chain, Orchestrator, accepted_work_of
-from testbed.samples.trainer import NODE as WORKER
-
-
-async def test_unaccepted_file_is_refused_unread_until_its_step_is_past() -> None:
-    client = Orchestrator()
-    accepted_work = accepted_work_of(Chain(), client)
-    looked = await accepted_work.poll(0, ())
-    assert (looked.fresh, looked.refused) == (0, (FORGED,))
-    assert (accepted_work.files, accepted_work.refused, client.fetched) == ([], [FORGED], [])
-    assert (await accepted_work.poll(0, ())).refused == ()
-    accepted_work.forget((), oldest_step=STEP)
-    assert accepted_work.refused == [FORGED]
-    accepted_work.forget((), oldest_step=STEP + 1)
-    assert accepted_work.refused == []
-
-
-async def test_silence_is_no_refusal() -> None:
-    client = Orchestrator()
-    accepted_work, client.silent = accepted_work_of(Chain(), client), True
-    with pytest.raises(UnreachableError):
-        await accepted_work.poll(0, ())
-    assert accepted_work.refused == []
-
-
-VALIDATOR = Signer.from_key(b"\x05" * 32)
-
-
-def signed(validator: str = VALIDATOR.address) -> Verdict:
-    """One validator's acceptance of the file. Its signature covers the address bytes, in any spelling."""
-    unsigned = verdict_of(step=STEP, node=WORKER, root="0x" + "01" * 32, file_hash=FORGED, validator=validator)
-    return sign_message(VALIDATOR, WHERE, unsigned)
-
-
-class Accepting(Orchestrator):
-    """Lists a file with the words of validators."""
-
-    domain = WHERE
-
-    def __init__(self, *verdicts: Verdict) -> None:
-        super().__init__()
-        self.verdicts = verdicts
-
-    async def accepted(self, run: int, min_step: int) -> list[AcceptedCommitment]:
-        [work] = await super().accepted(run, min_step)
-        return [work.model_copy(update={"verdicts": list(self.verdicts)})]
-
-
-class Seen(Chain):
-    """A chain node's view of the one validator and of the commitment."""
-
-    def __init__(self, status: Status, *, committed: bool = True) -> None:
-        self.status = status
-        self.committed = committed
-
-    async def nodes(self, addresses: list[str]) -> list[Node]:
-        [worker, *others] = await super().nodes(addresses)
-        role = Role.NONE if self.status == Status.NONE else Role.VALIDATOR
-        validator = Node(VALIDATOR.address, RUN, role, 0, self.status, 0, 1, 0, bytes(32))
-        return [worker, *(validator for _ in others)]
-
-    async def call(self, call: object) -> bool:
-        return self.committed
-
-
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        RefusedError("down", status=500, title="Internal"),
-        UnreachableError("no answer"),
-        ChainError("the node is behind"),
-    ],
-    ids=["refused", "unreachable", "chain"],
+from muster.chain.cursor import EventBatch
+from muster.contracts.codec import Place
+from muster.contracts.court import CaseOpened, CaseResolved, Outcome
+from muster.contracts.registry import Convicted
+from muster.errors import NotFoundError, RefusedError, UnreachableError
+from muster.protocol.hashes import content_hash
+from testbed.samples.trainer import (
+    BLOCK,
+    FORGED,
+    NODE,
+    RUN,
+    STEP,
+    VALIDATORS,
+    Orchestrator,
+    accepted_work_of,
+    commit,
+    journal_in,
+    judge,
 )
-async def test_trouble_of_others_refuses_no_file(trouble: MusterError, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(self: Chain, addresses: list[str]) -> list[Node]:
-        raise trouble
+from trainer.batches import FileRef
+from trainer.look_journal import DueCheck, LookJournal
 
-    monkeypatch.setattr(Chain, "nodes", fail)
-    accepted_work = accepted_work_of(Chain(), Accepting(signed()))
-    looked = await accepted_work.poll(0, ())
-    assert (looked.fresh, looked.refused, accepted_work.refused) == (0, (), [])
+FIRST, SECOND = VALIDATORS
+ROOT = "0x" + "01" * 32
 
 
-async def test_one_validator_in_two_spellings_is_one() -> None:
-    address = VALIDATOR.address
-    assert address not in (address.lower(), "0x" + address[2:].upper())
-    client = Accepting(signed(), signed(address.lower()), signed("0x" + address[2:].upper()))
-    looked = await accepted_work_of(Seen(Status.ACTIVE), client, required=2).poll(0, ())
-    assert (looked.refused, client.fetched) == ((FORGED,), [])
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[LookJournal]:
+    with journal_in(tmp_path) as opened:
+        yield opened
 
 
-@pytest.mark.parametrize("status", [Status.ACTIVE, Status.RETIRED])
-async def test_the_word_of_a_validator_counts_while_its_stake_is_there(status: Status) -> None:
-    client = Accepting(signed())
-    looked = await accepted_work_of(Seen(status), client).poll(0, ())
-    assert client.fetched == [FORGED]
-    assert looked.refused == (FORGED,), "what came of it is no file of rollouts"
+def names(journal: LookJournal, *, oldest: int = 0, spent: tuple[str, ...] = (), required: int = 1) -> list[str]:
+    """Return the files that a journal lists as accepted."""
+    terms = accepted_work_of(Orchestrator(), journal, required).terms
+    return [ref.file_hash for ref in journal.accepted(oldest, spent, terms)]
 
 
-@pytest.mark.parametrize(
-    "chain",
-    [Seen(Status.NONE), Seen(Status.JAILED), Seen(Status.WITHDRAWN), Seen(Status.ACTIVE, committed=False)],
-    ids=["unknown", "convicted", "gone", "uncommitted"],
-)
-async def test_work_missing_on_chain_is_rechecked_then_refused(chain: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    accepted_work = accepted_work_of(chain, Accepting(signed()))
-    for _ in range(2):
-        assert (await accepted_work.poll(0, ())).refused == ()
-    monkeypatch.setattr("trainer.accepted_work.GONE_SECONDS", 0.0)
-    assert (await accepted_work.poll(0, ())).refused == (FORGED,)
+def happen(journal: LookJournal, kind: Any, *values: Any, block: int = BLOCK + 5) -> None:
+    journal.record(EventBatch((kind(Place(block, b"", b"", 0), *values),), block, block), {})
 
 
-async def test_a_chain_node_that_lags_costs_no_file() -> None:
-    chain, client = Seen(Status.NONE, committed=False), Accepting(signed())
-    accepted_work = accepted_work_of(chain, client)
-    assert (await accepted_work.poll(0, ())).refused == ()
-    chain.status = Status.ACTIVE
-    assert (await accepted_work.poll(0, ())).refused == ()
+def open_case(journal: LookJournal, challenger: str, number: int = 7, block: int = BLOCK + 5) -> None:
+    values = RUN, 0, STEP, b"\1" * 32, 0, 0, bytes(32), 3, 0, 0
+    happen(journal, CaseOpened, number, NODE, challenger, *values, block=block)
+
+
+# What is listed
+
+
+def test_accepted_work_names_the_verdicts_that_accepted_it(journal: LookJournal) -> None:
+    commit(journal)
+    assert names(journal) == []
+    first = judge(journal)
+    assert names(journal, required=2) == []
+    second = judge(journal, validator=SECOND)
+    terms = accepted_work_of(Orchestrator(), journal, 2).terms
+    given = tuple(content_hash(one.to_bytes()) for one in (first, second))
+    assert journal.accepted(STEP, (), terms) == [FileRef(STEP, NODE, 0, FORGED, ROOT, verdicts=given)]
+    assert names(journal, oldest=STEP + 1) == [], "it is too old"
+    assert names(journal, spent=(FORGED,)) == []
+
+
+def test_work_is_listed_by_step_then_block_and_no_more_than_a_batch_can_use(
+    journal: LookJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ["0x" + f"{number:02x}" * 32 for number in range(4)]
+    for index, step in enumerate((STEP + 1, STEP, STEP + 1, STEP)):
+        commit(journal, index, step)
+        judge(journal, index, file_hash=files[index])
+    assert names(journal) == [files[1], files[3], files[0], files[2]]
+    monkeypatch.setattr("trainer.look_journal.MAX_ACCEPTED", 2)
+    assert names(journal) == [files[1], files[3]]
+    assert names(journal, spent=(files[1],)) == [files[3], files[0]]
+
+
+def test_who_takes_no_place_or_looked_at_other_rows_decides_nothing(journal: LookJournal) -> None:
+    commit(journal)
+    judge(journal, validator=SECOND)
+    assert names(journal) == []
+    judge(journal, drawn_by="0x" + "ee" * 32)
+    assert names(journal) == []
+    judge(journal, drawn_by="0x" + "02" * 32)
+    assert names(journal) == [FORGED]
+
+
+def test_a_rejection_and_a_case_hold_work_out_until_they_end(journal: LookJournal) -> None:
+    commit(journal)
+    judge(journal)
+    open_case(journal, SECOND)
+    assert names(journal) == []
+    happen(journal, CaseResolved, 7, NODE, Outcome.NOT_GUILTY, 0, 3, 3)
+    assert names(journal) == [FORGED]
+    judge(journal, validator=SECOND, accepted=False, reason="wrong_reward")
+    assert names(journal) == [FORGED], "its own case cleared it"
+    open_case(journal, SECOND, 8)
+    assert names(journal) == []
+
+
+def test_a_refuted_rejection_takes_no_place(journal: LookJournal) -> None:
+    commit(journal)
+    judge(journal, accepted=False, reason="wrong_reward", position=3)
+    judge(journal, validator=SECOND)
+    assert names(journal) == []
+    check = DueCheck(FIRST, NODE, 0, ROOT, 3, hour=5, step=STEP, kind="rejection")
+    journal.add([check])
+    journal.conclude(check, "refuted")
+    assert journal.refuted(journal.known(5, 5)[0].work) == {FIRST}
+    assert names(journal) == [], "a place that lapsed opens an hour later"
+
+
+@pytest.mark.parametrize("convict", [NODE, FIRST], ids=["worker", "validator"])
+def test_what_a_convict_made_or_accepted_is_not_used(journal: LookJournal, convict: str) -> None:
+    commit(journal)
+    judge(journal)
+    happen(journal, Convicted, convict, RUN, 1, 1, NODE)
+    assert names(journal) == []
+    journal.record(EventBatch((), BLOCK + 5, BLOCK + 5, rewound_to=BLOCK + 4), {})
+    assert names(journal) == [FORGED], "a reorg took the conviction"
+
+
+def test_a_reorg_reopens_a_case_and_takes_one(journal: LookJournal) -> None:
+    commit(journal)
+    judge(journal)
+    open_case(journal, SECOND)
+    happen(journal, CaseResolved, 7, NODE, Outcome.NOT_GUILTY, 0, 3, 3, block=BLOCK + 6)
+    journal.record(EventBatch((), BLOCK + 6, BLOCK + 6, rewound_to=BLOCK + 5), {})
+    assert names(journal) == []
+    journal.record(EventBatch((), BLOCK + 5, BLOCK + 5, rewound_to=BLOCK + 4), {})
+    assert names(journal) == [FORGED]
+
+
+# Files
+
+
+async def test_a_file_of_no_use_is_refused_once_and_stays_so_after_a_restart(tmp_path: Path) -> None:
+    client = Orchestrator()
+    with journal_in(tmp_path) as journal:
+        commit(journal)
+        judge(journal)
+        work = accepted_work_of(client, journal)
+        looked = await work.poll(0, ())
+        assert (looked.fresh, looked.refused, work.files) == (0, (FORGED,), [])
+        assert (await work.poll(0, ())).refused == ()
+    with journal_in(tmp_path) as journal:
+        work = accepted_work_of(client, journal)
+        assert (await work.poll(0, ())).refused == ()
+        assert (work.refused, client.fetched) == ([FORGED], [FORGED])
+        work.forget((), oldest_step=STEP)
+        assert work.refused == [FORGED]
+        work.forget((), oldest_step=STEP + 1)
+        assert work.refused == []
+
+
+async def test_a_used_file_is_never_fetched_again(journal: LookJournal) -> None:
+    commit(journal)
+    judge(journal)
+    client = Orchestrator()
+    work = accepted_work_of(client, journal)
+    assert (await work.poll(0, {FORGED: STEP})).refused == ()
     assert client.fetched == []
-    chain.committed = True
-    await accepted_work.poll(0, ())
-    assert client.fetched == [FORGED]
+
+
+async def test_silence_is_no_refusal(journal: LookJournal) -> None:
+    client = Orchestrator()
+    work, client.silent = accepted_work_of(client, journal), True
+    with pytest.raises(UnreachableError):
+        await work.poll(0, ())
+    assert work.refused == []
 
 
 async def test_a_file_that_storage_lost_is_refused_after_a_while_and_until_then_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
+    journal: LookJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Demand counts it: enough of them would keep all new work away."""
+    commit(journal)
+    judge(journal)
     client = Orchestrator()
-    accepted_work = accepted_work_of(Chain(), client)
+    work = accepted_work_of(client, journal)
 
     async def missing(name: str) -> bytes:
         raise NotFoundError("no such file", status=404, title="Not found")
-
-    async def fine(work: AcceptedCommitment) -> None:
-        return None
 
     async def busy(name: str) -> bytes:
         raise RefusedError("later", status=503, title="Busy")
 
     clock = [0.0]
     monkeypatch.setattr("trainer.accepted_work.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(accepted_work, "check_claim", fine)
     for answer, now in ((missing, 0), (missing, 299), (busy, 300), (missing, 301), (missing, 600)):
         client.get_file, clock[0] = answer, now
-        assert (await accepted_work.poll(0, ())).refused == (), now
+        assert (await work.poll(0, ())).refused == (), now
     clock[0] = 602  # not found at every look since 301
-    assert (await accepted_work.poll(0, ())).refused == (FORGED,)
-
-
-async def test_who_took_no_place_decides_nothing_now() -> None:
-    client = Accepting(signed())
-    accepted_work = accepted_work_of(Seen(Status.ACTIVE), client, places=False)
-    assert (await accepted_work.poll(0, ())).refused == (), "the place may be seen later"
-    assert client.fetched == []
+    assert (await work.poll(0, ())).refused == (FORGED,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,17 @@ import pytest
 
 from muster.errors import MismatchError, MusterError, NotFoundError, RefusedError, UnreachableError
 from muster.settings.schema import Settings
-from testbed.samples.trainer import FORGED, STEP, Chain, Orchestrator, accepted_work_of, trainer_with, work_file
+from testbed.samples.trainer import (
+    FORGED,
+    STEP,
+    Orchestrator,
+    accepted_work_of,
+    commit,
+    journal_in,
+    judge,
+    trainer_with,
+    work_file,
+)
 from trainer.accepted_work import AcceptedWork, PollResult
 from trainer.batcher import NEWCOMER_SECONDS
 from trainer.batches import Batch, FileRef, WorkFile
@@ -62,8 +73,12 @@ def client() -> Orchestrator:
 
 
 @pytest.fixture
-def accepted_work(client: Orchestrator) -> AcceptedWork:
-    return accepted_work_of(Chain(), client)
+def accepted_work(client: Orchestrator, tmp_path: Path) -> Iterator[AcceptedWork]:
+    """One to which a file is accepted."""
+    with journal_in(tmp_path) as journal:
+        commit(journal)
+        judge(journal)
+        yield accepted_work_of(client, journal)
 
 
 async def test_refused_files_are_reported_while_the_trainer_waits(

@@ -14,10 +14,10 @@ from muster.chain.masters_file import write_masters
 from muster.errors import ConfigError, MismatchError, UnreachableError
 from muster.grading.masters import Masters
 from muster.protocol.hashes import hex_hash
-from muster.protocol.messages import AcceptedCommitment, ShownMaster
+from muster.protocol.messages import ShownMaster
 from testbed.samples.commitments import committed, honest_rows, rules
 from testbed.samples.private_tests import MASTERS, right_text, sealed_rows, sealed_rules
-from testbed.samples.trainer import Chain, Orchestrator, accepted_work_of
+from testbed.samples.trainer import Orchestrator, accepted_work_of, commit, journal_in, judge
 from testbed.waiting import until
 from trainer.accepted_work import PollResult
 from trainer.batches import FileRef, WorkFile
@@ -117,47 +117,38 @@ async def test_a_file_whose_tasks_cannot_be_had_is_fetched_again(
 # Accepted work
 
 
-class Lists(Orchestrator):
-    """Lists so many files as accepted."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-
-    async def accepted(self, run: int, min_step: int) -> list[AcceptedCommitment]:
-        ref = ungraded().ref
-        about = {"step": ref.step, "node": ref.node, "index": ref.index, "root": ref.root, "size": 9, "verdicts": []}
-        return [AcceptedCommitment(file_hash=name, **about) for name in NAMES[: self.count]]
-
-
-async def test_accepted_work_is_of_use_once_it_is_graded(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = Lists(1)
-    work = accepted_work_of(Chain(), client)
-    grader = work.grader = grader_of()
+async def test_accepted_work_is_of_use_once_it_is_graded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     taken: list[str] = []
 
-    async def take(listed: AcceptedCommitment) -> WorkFile:
+    async def take(listed: FileRef) -> WorkFile:
         taken.append(listed.file_hash)
         return ungraded(listed.file_hash)
 
-    monkeypatch.setattr(work, "_take", take)
-    for _ in range(2):
-        assert await work.poll(0, ()) == PollResult(0, ())
-        assert (work.files, work.waits, taken) == ([], True, NAMES[:1])
-    await grader.grade_next()
-    assert (await work.poll(0, ())).fresh == 1
-    assert [(file.ref.file_hash, file.ref.grades) for file in work.files] == [(NAMES[0], right_text())]
+    with journal_in(tmp_path) as journal:
+        work = accepted_work_of(Orchestrator(), journal)
+        monkeypatch.setattr(work, "_take", take)
+        grader = work.grader = grader_of()
+        commit(journal)
+        judge(journal, file_hash=NAMES[0])
+        for _ in range(2):
+            assert await work.poll(0, ()) == PollResult(0, ())
+            assert (work.files, work.waits, taken) == ([], True, NAMES[:1])
+        await grader.grade_next()
+        assert (await work.poll(0, ())).fresh == 1
+        assert [(file.ref.file_hash, file.ref.grades) for file in work.files] == [(NAMES[0], right_text())]
 
-    # As many wait as there is room for.
-    client.count = len(NAMES)
-    await work.poll(0, ())
-    assert (taken, grader.room) == (NAMES[: WAITING + 1], 0)
+        # As many wait as there is room for.
+        for index, name in enumerate(NAMES[1:], 1):
+            commit(journal, index)
+            judge(journal, index, file_hash=name)
+        await work.poll(0, ())
+        assert (taken, grader.room) == (NAMES[: WAITING + 1], 0)
 
-    # What gets no grades is refused for good.
-    monkeypatch.setattr("trainer.grading.GRADE_SECONDS", -1.0)
-    await grader.grade_next()
-    polled = await work.poll(0, ())
-    assert (polled, work.refused) == (PollResult(0, (NAMES[1],)), [NAMES[1]])
+        # What gets no grades is refused for good.
+        monkeypatch.setattr("trainer.grading.GRADE_SECONDS", -1.0)
+        await grader.grade_next()
+        polled = await work.poll(0, ())
+        assert (polled, work.refused) == (PollResult(0, (NAMES[1],)), [NAMES[1]])
 
 
 # Masters

@@ -114,7 +114,7 @@ class Checker(LookChecker):
 
 @pytest.fixture
 def checker(tmp_path: Path) -> Iterator[Checker]:
-    async def search(check: DueCheck) -> list[DueCheck]:
+    def search(check: DueCheck) -> list[DueCheck]:
         return [check_of(7, index=6, rank=0)]
 
     async def report() -> None:

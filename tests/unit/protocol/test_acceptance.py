@@ -1,16 +1,18 @@
-"""The status of a commitment: every rule of orchestrator.commitment_status, with its negative."""
+"""What becomes of a commitment: every rule of muster.protocol.acceptance, with its negative."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.contracts.court import Outcome
+from muster.protocol.acceptance import CaseState, Decision, Opinion, decide, ended_decision
 from muster.protocol.looks import Seating
-from orchestrator.commitment_status import CaseState, CommitmentStatus, Opinion, commitment_status
+from testbed.samples.messages import verdict_of
 
 A, B, C, D = "0xa", "0xb", "0xc", "0xd"
 
@@ -22,19 +24,24 @@ def yes(validator: str, trusted: bool = True, came: int = 100) -> Opinion:
     return Opinion(validator, True, None, came, trusted)
 
 
-def no(validator: str, reason: str = "wrong_reward", trusted: bool = True, came: int = 100) -> Opinion:
+def no(validator: str, reason: Any = "wrong_reward", trusted: bool = True, came: int = 100) -> Opinion:
     return Opinion(validator, False, reason, came, trusted)
 
 
-def judge(
+def decided(
     *opinions: Opinion, cases: tuple[CaseState, ...] = (), jailed: bool = False, call: Seating | None = CALL
-) -> CommitmentStatus:
+) -> Decision:
     required = call.places if call else 2
-    return commitment_status(opinions, cases, jailed=jailed, accepts_required=required, call=call)
+    return decide(opinions, cases, jailed=jailed, accepts_required=required, call=call)
 
 
-PENDING, ACCEPTED, VOID = CommitmentStatus("pending"), CommitmentStatus("accepted"), CommitmentStatus("void")
-REJECTED = CommitmentStatus("rejected", "wrong_reward")
+def judge(*opinions: Opinion, **about: Any) -> tuple[str, str | None]:
+    found = decided(*opinions, **about)
+    return found.state, found.reason
+
+
+PENDING, ACCEPTED, VOID = ("pending", None), ("accepted", None), ("void", None)
+REJECTED = ("rejected", "wrong_reward")
 
 
 def test_the_required_number_of_accepts_makes_it_accepted():
@@ -68,7 +75,7 @@ def test_a_place_that_lapses_opens_for_the_next():
 
 
 def test_the_earliest_rejection_names_the_reason():
-    assert judge(no(A, "sampling_mismatch"), no(B)) == CommitmentStatus("rejected", "sampling_mismatch")
+    assert judge(no(A, "sampling_mismatch"), no(B)) == ("rejected", "sampling_mismatch")
 
 
 def test_a_rejection_of_who_is_not_called_counts_with_its_own_case():
@@ -92,7 +99,7 @@ def test_a_file_that_is_there_clears_only_rejections_for_missing_data(outcome: s
     assert judge(no(A, "data_missing"), cases=shown) == PENDING
     assert judge(no(A, "data_missing"), no(B), cases=shown) == REJECTED
     assert judge(no(A), yes(B), cases=shown) == REJECTED
-    assert judge(no(A, "data_missing"), yes(B), cases=(CaseState(D, "moot"),)).state == "rejected"
+    assert judge(no(A, "data_missing"), yes(B), cases=(CaseState(D, "moot"),))[0] == "rejected"
 
 
 def test_lost_case_clears_no_other_validators_rejection():
@@ -118,6 +125,70 @@ def test_a_jailed_nodes_work_is_void_but_its_rejections_stay_named():
     assert judge(no(C), jailed=True) == VOID
 
 
+def test_a_verdict_about_rows_of_another_block_counts_neither_way():
+    call = replace(CALL, drawn_by="0x02")
+    here, gone = (replace(yes(A), drawn_by=drawn_by) for drawn_by in ("0x02", "0x03"))
+    assert judge(here, yes(B), call=call) == ACCEPTED
+    assert judge(gone, yes(B), call=call) == PENDING
+    assert judge(replace(no(A), drawn_by="0x03"), yes(B), yes(C, came=160), call=call) == ACCEPTED
+    assert judge(here, yes(B), call=None) == PENDING
+
+
+def test_a_refuted_rejection_counts_neither_way_unless_a_court_decides():
+    refuted = replace(no(A), refuted=True)
+    assert judge(refuted, yes(B), yes(C, came=160)) == ACCEPTED
+    assert judge(refuted, yes(B)) == PENDING
+    assert judge(refuted, yes(B), cases=(CaseState(A, "open"),)) == REJECTED
+    assert Opinion.of(verdict_of(accepted=False, reason="wrong_reward"), 1, refuted=True).refuted
+    assert not Opinion.of(verdict_of(), 1, refuted=True).refuted, "it came in place of the rejection"
+
+
+# Sentences
+
+REWARD = "a reward is not what the task's verifier gives"
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (decided(), "Pending: 0 of the 2 validators that must accept it have accepted."),
+        (decided(yes(A)), "Pending: 1 of the 2 validators that must accept it have accepted."),
+        (
+            decided(yes(A), yes(C)),
+            "Pending: enough validators accepted it, but not as many that were called to look at it.",
+        ),
+        (decided(yes(A), yes(B), cases=(CaseState(D, "open", 6),)), "Pending: case 6 about it is open."),
+        (decided(yes(A), yes(B)), "Accepted: 2 validators inspected it and found nothing wrong."),
+        (decided(yes(A), no(B)), f"Rejected by 0xb: {REWARD}."),
+        (decided(replace(no(A), position=3)), f"Rejected by Vera: {REWARD} (row 3)."),
+        (
+            decided(yes(A), jailed=True),
+            "Void: no validator found it wrong, but its node was convicted, and all of its work is void.",
+        ),
+        (
+            ended_decision("rejected", "wrong_reward", 20_000, jailed=True),
+            "Rejected, wrong reward: its file and verdicts are gone, kept in the summary of 2024-10-04.",
+        ),
+        (
+            ended_decision("accepted", None, 0, jailed=False),
+            "Accepted: its file and verdicts are gone, kept in the summary of 1970-01-01.",
+        ),
+        (
+            ended_decision("accepted", None, 1, jailed=True),
+            "Void: its file and verdicts are gone, kept in the summary of 1970-01-02.",
+        ),
+    ],
+)
+def test_one_sentence_says_what_became_of_it_and_why(found: Decision, sentence: str):
+    assert found.sentence(names={A: "Vera"}) == sentence
+
+
+def test_what_has_no_file_cannot_be_inspected():
+    for found in (decided(), decided(cases=(CaseState(A, "open", 6),))):
+        assert found.sentence(has_file=False) == ("Pending: storage does not have its file, so it cannot be inspected.")
+    assert decided(no(A)).sentence(has_file=False).startswith("Rejected by 0xa: ")
+
+
 seconds = st.integers(90, 300)
 opinion_lists = st.lists(
     st.builds(Opinion, st.sampled_from("abcd"), st.booleans(), st.just("x"), seconds, st.booleans())
@@ -129,7 +200,7 @@ calls = st.builds(Seating, st.permutations("abcd"), st.just(100), st.just(60), s
 
 @given(opinion_lists, case_lists, st.booleans(), calls)
 def test_accepted_work_is_uncontested_and_was_accepted_by_who_was_called(opinions, cases, jailed, call):
-    found = commitment_status(opinions, cases, jailed=jailed, accepts_required=call.places, call=call)
+    found = decide(opinions, cases, jailed=jailed, accepts_required=call.places, call=call)
     if found.state == "accepted":
         assert not jailed
         assert all(case.outcome != "open" for case in cases)
@@ -138,8 +209,9 @@ def test_accepted_work_is_uncontested_and_was_accepted_by_who_was_called(opinion
 
 @given(opinion_lists, case_lists, st.booleans(), calls, st.sampled_from("efgh"))
 def test_one_more_rejection_helps_only_with_a_case(opinions, cases, jailed, call, newcomer):
-    def status(*more: Opinion, court: list[CaseState]) -> CommitmentStatus:
-        return commitment_status([*opinions, *more], court, jailed=jailed, accepts_required=call.places, call=call)
+    def status(*more: Opinion, court: list[CaseState]) -> tuple[str, str | None]:
+        found = decide([*opinions, *more], court, jailed=jailed, accepts_required=call.places, call=call)
+        return found.state, found.reason
 
     assert status(no(newcomer), court=cases) == status(court=cases)
-    assert status(no(newcomer), court=[*cases, CaseState(newcomer, "guilty")]).state == "rejected"
+    assert status(no(newcomer), court=[*cases, CaseState(newcomer, "guilty")])[0] == "rejected"
