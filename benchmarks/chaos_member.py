@@ -45,8 +45,9 @@ from muster.verification.bundles import Inspection
 from muster.verification.profiles import CPU_FP32
 from muster.verification.rules import CommittedWork
 from testbed.weights.checkpoints import make_checkpoint
+from trainer.accepted_work import accepted_files
 from trainer.checkpoint import CheckpointMetadata
-from trainer.following import Follower
+from trainer.following import RunFollower
 from trainer.look_journal import LookJournal
 from trainer.publisher import Publisher
 from validator.inspector import Inspector
@@ -261,7 +262,7 @@ async def _train(settings: Settings, session: NodeSession, folder: Path, history
     terms = await session.chain.terms(settings.run)
     publisher = Publisher(settings, session.chain, session.client, terms)
     with LookJournal(folder / "looks", session.identity, settings.run) as journal:
-        follower = Follower(session.chain, session.client, settings.run, terms, journal)
+        follower = RunFollower(session.chain, session.client, settings.run, terms, journal)
         trainer = Trainer(settings, session, publisher, follower, folder, history)
         await PollLoop(log, "train", PAUSE_SECONDS).run(trainer.poll)
 
@@ -274,7 +275,7 @@ class Trainer:
         settings: Settings,
         session: NodeSession,
         publisher: Publisher,
-        follower: Follower,
+        follower: RunFollower,
         folder: Path,
         history: History,
     ) -> None:
@@ -294,7 +295,7 @@ class Trainer:
         model = self._folder / f"{step:06d}"
         await asyncio.to_thread(write_step, model, step)
         await self._follower.follow()
-        works = self._follower.journal.accepted(max(step - 1, 0), (), self._follower.terms)
+        works = accepted_files(self._follower.journal, max(step - 1, 0), (), self._follower.terms)
         metadata = CheckpointMetadata(step, tuple(work for work in works if work.file_hash not in self._used))
         await self._publisher.publish(metadata, model, None)
         self._last_block, self._used = head, {work.file_hash for work in works}

@@ -95,7 +95,7 @@ class Queries:
     async def _work(self) -> tuple[KeptFacts, Demand]:
         """Return both, read at once: each needs all workers."""
         chain = self.chain
-        return await self._keep("work", chain.now // HOUR_SECONDS, lambda connection: self._read(connection, chain))
+        return await self._keep(chain.now // HOUR_SECONDS, lambda connection: self._read(connection, chain))
 
     def _read(self, connection: Connection, chain: ChainState) -> tuple[KeptFacts, Demand]:
         kept = read_facts(connection, chain.now // HOUR_SECONDS, self.terms)
@@ -140,14 +140,14 @@ class Queries:
             hourly_gas=hourly_gas(connection, address, self.terms, self.chain.now),
         )
 
-    async def _keep(self, name: str, hour: int, make: Callable[[Connection], Any]) -> Any:
+    async def _keep(self, hour: int, make: Callable[[Connection], Any]) -> Any:
         """Return an answer, computed once for each version of the database and hour, however many ask meanwhile."""
 
         async def read() -> Any:
             LANE.set("members")  # of the task that makes it for all, though a stranger may have asked first
             return await self._database.read(make)
 
-        return await self._kept.get((name, await self._database.current_version(), hour), read)
+        return await self._kept.get((await self._database.current_version(), hour), read)
 
     def update_status(self, connection: Connection, node: str, index: int) -> None:
         """Decide a commitment's status again."""

@@ -30,6 +30,7 @@ from sqlalchemy import Connection, and_, delete, func, select, tuple_, update
 from muster.clients.storage import ContentStore, SegmentStore
 from muster.constants import HOUR_SECONDS, UNNAMED_SECONDS
 from muster.errors import TRANSIENT, CheckError, StorageError
+from muster.protocol.acceptance import date_of
 from muster.protocol.eip712 import Domain, TypedSigner
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import Upload
@@ -44,7 +45,6 @@ from orchestrator.summaries import (
     MAX_SUMMARY_BYTES,
     DayOfWork,
     close,
-    date_of,
     documents_of,
     forget,
     leave,

@@ -15,9 +15,8 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import Field
 from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
 
-from muster.constants import HOUR_SECONDS
 from muster.errors import MismatchError, RefusedError
-from muster.protocol.acceptance import State
+from muster.protocol.acceptance import State, date_of
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, recover_signer, sign_message
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.keys import RunKeys
@@ -227,11 +226,6 @@ def restore(connection: Connection, work: DayOfWork, name: str) -> bool:
     return True
 
 
-def outcome_of(node: str, index: int) -> tuple[Any, ...]:
-    """Return the conditions that an outcome is that of a commitment."""
-    return outcomes.c.node == node, outcomes.c.last >= index, outcomes.c.first <= index
-
-
 def day_in(works: Sequence[DayOfWork], node: str, index: int) -> int | None:
     """Return the day whose summary says how a commitment ended, if one does."""
     found = (work.day for work in works for first, last, *_ in work.nodes.get(node, ()) if first <= index <= last)
@@ -268,8 +262,3 @@ def summary_of(connection: Connection, day: date) -> str | None:
     """Return the name of a day's summary; empty or None where there is none."""
     number = (day - date(1970, 1, 1)).days
     return connection.execute(select(summaries.c.name).where(summaries.c.day == number)).scalar()
-
-
-def date_of(day: int) -> str:
-    """Write a day, counted from 1970."""
-    return datetime.fromtimestamp(day * DAY_HOURS * HOUR_SECONDS, UTC).strftime("%Y-%m-%d")

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.run_data import fetch_rollouts
+from muster.constants import MAX_ACCEPTED
 from muster.errors import ChainError, CheckError, NotFoundError, RefusedError, UnreachableError
-from muster.protocol.hashes import hash_bytes
+from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
@@ -46,6 +47,24 @@ class PollResult:
 
 _NOT_OF_THE_FILE: Final = (UnreachableError, ChainError, RefusedError)
 """Errors that say nothing about the file itself."""
+
+
+def accepted_files(journal: LookJournal, oldest: int, spent: Collection[str], terms: Terms) -> list[FileRef]:
+    """Return accepted work of `oldest` and later steps, the oldest MAX_ACCEPTED, without files of these names."""
+    jailed, found = journal.jailed, list[FileRef]()
+    for known in journal.since(oldest):
+        c, came = known.work, journal.came(known.work)
+        decision = journal.decide(known, came, jailed, terms)
+        if decision.state != "accepted":
+            continue
+        given = [one for one, _ in came if one.validator in decision.accepted_by]
+        if given[0].file_hash not in spent:
+            hashes = tuple(content_hash(one.to_bytes()) for one in given)
+            ref = FileRef(c.step, c.node, c.index, given[0].file_hash, hex_hash(c.root), verdicts=hashes)
+            found.append(ref)
+        if len(found) == MAX_ACCEPTED:
+            break
+    return found
 
 
 @dataclass
@@ -103,7 +122,7 @@ class AcceptedWork:
         Raises UnreachableError, ChainError or CheckError when log or chain cannot be read now.
         """
         await self.follow()
-        accepted = self.journal.accepted(min_step, {*used, *self.journal.left_out}, self.terms)
+        accepted = accepted_files(self.journal, min_step, {*used, *self.journal.left_out}, self.terms)
         names = {work.file_hash for work in accepted}
         self.by_hash = {name: file for name, file in self.by_hash.items() if name in names}
         known = self.by_hash.keys() | (self.grader.names if self.grader else set())

@@ -14,20 +14,19 @@ from pathlib import Path
 from typing import Final
 
 from muster.chain.cursor import EventBatch
-from muster.constants import HOUR_SECONDS, MAX_ACCEPTED, SAMPLE_BLOCKS
+from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.contracts.court import CaseOpened, CaseResolved
 from muster.contracts.registry import Convicted
 from muster.contracts.runs import HourSealed, WorkCommitted
 from muster.protocol.acceptance import CaseState, Decision, Opinion, decide
 from muster.protocol.counting import Tally, records_of
-from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
+from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.looks import Record
 from muster.protocol.messages import LookList, RowCheck, SignedText, Verdict
 from muster.protocol.terms import Terms
 from muster.runtime.journal import Journal
 from muster.verification.look_facts import CalledWork, ShownLink
 from muster.verification.rules import CommittedWork
-from trainer.batches import FileRef
 
 NO_ROW: Final = -1
 """Position of a rejection that names no row."""
@@ -238,25 +237,15 @@ class LookJournal(Journal):
         about = {"jailed": c.node in jailed, "accepts_required": terms.accepts_required, "call": known.call(terms)}
         return decide(opinions, cases, **about)
 
-    def accepted(self, oldest: int, spent: Collection[str], terms: Terms) -> list[FileRef]:
-        """Return accepted work of `oldest` and later steps, the oldest MAX_ACCEPTED, without files of these names."""
-        jailed = {row["node"] for row in self.rows("SELECT node FROM jailed")}
-        rows = self.rows(
-            "SELECT * FROM commitments WHERE step >= ? AND known IS NOT NULL ORDER BY step, block, node, idx", oldest
-        )
-        found: list[FileRef] = []
-        for known in map(self._called, rows):
-            c, came = known.work, self.came(known.work)
-            decision = self.decide(known, came, jailed, terms)
-            if decision.state != "accepted":
-                continue
-            given = [one for one, _ in came if one.validator in decision.accepted_by]
-            if given[0].file_hash not in spent:
-                hashes = tuple(content_hash(one.to_bytes()) for one in given)
-                found.append(FileRef(c.step, c.node, c.index, given[0].file_hash, hex_hash(c.root), verdicts=hashes))
-            if len(found) == MAX_ACCEPTED:
-                break
-        return found
+    def since(self, oldest: int) -> list[CalledWork]:
+        """Return the commitments of `oldest` and later steps of which it is known who is called, the oldest first."""
+        query = "SELECT * FROM commitments WHERE step >= ? AND known IS NOT NULL ORDER BY step, block, node, idx"
+        return [self._called(row) for row in self.rows(query, oldest)]
+
+    @property
+    def jailed(self) -> set[str]:
+        """Return the nodes that were convicted."""
+        return {row["node"] for row in self.rows("SELECT node FROM jailed")}
 
     @property
     def left_out(self) -> dict[str, int]:

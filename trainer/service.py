@@ -41,12 +41,11 @@ from trainer.batcher import Batcher
 from trainer.batches import reward_metrics, unended_thinking
 from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
-from trainer.following import Follower
+from trainer.following import FollowProcess, journal_of
 from trainer.grading import Grader, load_grade_masters
 from trainer.learner import Learner, Recipe
 from trainer.look_checks import POLL_SECONDS as CHECK_SECONDS
 from trainer.look_checks import LookChecker, ReplayProcess
-from trainer.look_journal import LookJournal
 from trainer.looks import POLL_SECONDS as LOOK_SECONDS
 from trainer.looks import LookKeeper
 from trainer.model_replica import HEARTBEAT_SECONDS
@@ -84,10 +83,9 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
         publisher = await asyncio.to_thread(Publisher, settings, chain, client, terms)
         vocabulary = await asyncio.to_thread(vocabulary_of, settings.trainer.model)
         masters = await asyncio.to_thread(load_grade_masters, settings.trainer.grade_masters, terms)
-        identity = f"run {settings.run} on chain {chain.chain_id} at {chain.addresses.runs}"
-        with LookJournal(settings.trainer.state_dir / "looks", identity, settings.run) as journal:
-            follower = Follower(chain, client, settings.run, terms, journal)
-            work = AcceptedWork(client, reader, settings.run, terms, vocabulary, journal, follower.follow)
+        with journal_of(settings, chain) as journal:
+            following = FollowProcess(settings, chain.signer, client.domain)
+            work = AcceptedWork(client, reader, settings.run, terms, vocabulary, journal, following.follow)
             trainer = Trainer(settings, publisher, work, terms, ranks, masters)
             try:
                 await trainer.run()
@@ -95,6 +93,8 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
                 with suppress(asyncio.CancelledError):  # the error that ended the trainer is the one to report
                     await to_the_end(asyncio.to_thread(trainer.close))
                 raise
+            finally:
+                await to_the_end(following.close())
             await to_the_end(asyncio.to_thread(trainer.close))
 
 

@@ -28,7 +28,6 @@ State = Literal["pending", "accepted", "rejected", "void"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 UNREFUTED: Final[tuple[State, ...]] = ("pending", "accepted")
 """States of commitments that were not refuted."""
-_FIRST_DAY: Final = date(1970, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,7 @@ class Decision:
         """Return what became of it and why. `names`: of validators, by address."""
         if self.day is not None:
             ended = self.state.capitalize() + (f", {self.reason.replace('_', ' ')}" if self.reason else "")
-            kept = (_FIRST_DAY + timedelta(days=self.day)).isoformat()
-            return f"{ended}: its file and verdicts are gone, kept in the summary of {kept}."
+            return f"{ended}: its file and verdicts are gone, kept in the summary of {date_of(self.day)}."
         if self.state == "accepted":
             return f"Accepted: {len(self.accepted_by)} validators inspected it and found nothing wrong."
         if self.state == "void":
@@ -151,3 +149,8 @@ def eligible(opinions: Sequence[Opinion], call: Seating | None, cases: Sequence[
 def ended_decision(state: State, reason: Reason | None, day: int, *, jailed: bool) -> Decision:
     """Return what became of a commitment whose verdicts are gone, by what the summary of its day keeps."""
     return Decision("void", day=day) if jailed and state != "rejected" else Decision(state, reason, day=day)
+
+
+def date_of(day: int) -> str:
+    """Write a day, counted from 1970."""
+    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()

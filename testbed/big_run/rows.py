@@ -234,7 +234,8 @@ class Rows:
                 f'"inspected":4,"signature":"{UNSIGNED}"}}'
             )
             came = self._opens(at) + hold_seconds(self.terms) * (good and bool(work.cleared[at]))
-            yield log_place, by, node, index, root, good, reason, document, float(time), came, None, False
+            said = good, reason, None if good else 3, document
+            yield log_place, by, node, index, root, *said, float(time), came, None, False
 
     def calls(self) -> Iterator[Row]:
         """Yield who was called to the commitments that were judged: who judged them first, and then the next one."""

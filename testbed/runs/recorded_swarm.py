@@ -44,8 +44,6 @@ CHEATER: Final = "w2"
 SEED: Final = "recorded"
 COMMITMENTS: Final = 2
 """Of the honest worker, at least."""
-ACCEPTS: Final = 2
-"""Of each of them, as the run's terms require."""
 BEFORE, AFTER = "before.state", "after.state"
 """The chain while the cheater is tried, and once it is convicted."""
 LOG, STORAGE, RUN_FOLDER, PUBLISHED, ADDRESSES = "log.json", "storage", "run", "published", "addresses.json"

@@ -18,11 +18,12 @@ from muster.clients.looks import LooksReader, read_call, root_of, totals_of
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts import registry, runs, token, wages
 from muster.contracts.codec import Transaction
-from muster.errors import MismatchError, RefusedError
+from muster.errors import MismatchError, RefusedError, UnreachableError
 from muster.protocol.draws import link_of
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import BARRED_SECONDS, checked_rows, link_due_at, rows_of_look, settles_at, wage
 from muster.protocol.messages import LookList, RowCheck, SignedText, StepReport
+from muster.settings.schema import Settings
 from muster.verification.audit import find_commitment
 from muster.verification.look import encode_look, numbers_of
 from muster.verification.look_facts import CalledWork
@@ -31,7 +32,8 @@ from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture
 from testbed.runs.story import Story
 from testbed.samples.terms import terms_of
-from trainer.following import Follower
+from trainer.accepted_work import accepted_files
+from trainer.following import FollowProcess, RunFollower, journal_of
 from trainer.look_journal import LookJournal
 from trainer.looks import LookKeeper
 
@@ -51,7 +53,7 @@ class Looking(Story):
         """Yield the trainer's keeper, as after a restart."""
         with LookJournal(self.folder, "trainer", self.run) as journal:
             async with self.run_fixture.chain("trainer") as chain, self.client("trainer") as client:
-                follow = Follower(chain, client, self.run, self.terms, journal).follow
+                follow = RunFollower(chain, client, self.run, self.terms, journal).follow
                 yield LookKeeper(chain, client, self.run, self.terms, CPU_FP32, journal, follow)
 
     @asynccontextmanager
@@ -443,3 +445,44 @@ async def test_a_list_that_the_trainer_did_not_sign_is_refused(looking: Looking)
         reader.client.looks = lies  # type: ignore[method-assign, assignment]
         with pytest.raises(MismatchError):
             await reader.list()
+
+
+async def test_a_process_beside_follows_log_and_chain_and_outlives_its_own_death(looking: Looking) -> None:
+    """It reads as a member: the trainer signs for it."""
+    async with looking.reader() as reader:
+        first = (await reader.chain.call(runs.work(looking.run_fixture.key("w2").address))).next
+    known = await looking.called("w2", first)
+    for validator in map(looking.name_of, known.order[:2]):
+        await looking.look(validator, "w2", known)
+    key, chain = looking.run_fixture.key("trainer"), looking.run_fixture.settings
+    beside_it = {"trainer": {"state_dir": looking.folder / "beside"}, "orchestrator": {"url": looking.orchestrator.url}}
+    settings = Settings.model_validate({"run": looking.run, "chain": chain.model_dump(), **beside_it})
+    signed: list[str] = []
+
+    class Counted:
+        address = key.address
+
+        def sign_typed(self, domain: dict, types: dict, message: dict) -> bytes:
+            signed.append(message["method"])
+            return key.sign_typed(domain, types, message)
+
+    beside = FollowProcess(settings, Counted(), looking.run_fixture.domain)
+    async with looking.run_fixture.chain("trainer") as reads:
+        journal = journal_of(settings, reads)
+    with journal:
+        await beside.follow()
+        [ref] = [ref for ref in accepted_files(journal, 0, (), looking.terms) if ref.index == known.work.index]
+        assert (ref.node, len(ref.verdicts), set(signed)) == (known.work.node, 2, {"GET"})
+        assert beside.process is not None
+        beside.process.kill()
+        await beside.process.wait()
+        with pytest.raises(UnreachableError, match="the process that follows log and chain fails"):
+            await beside.follow()
+        later = await looking.called("w2", first + 1)
+        for validator in map(looking.name_of, later.order[:2]):
+            await looking.look(validator, "w2", later)
+        await beside.follow()
+        assert {first, first + 1} <= {one.index for one in accepted_files(journal, 0, (), looking.terms)}
+        last = beside.process
+    await beside.close()
+    assert last.returncode is not None

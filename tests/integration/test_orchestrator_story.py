@@ -25,8 +25,9 @@ from testbed.runs.story import Story
 from testbed.samples.terms import keys_of
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import until
+from trainer.accepted_work import accepted_files
 from trainer.batches import FileRef
-from trainer.following import Follower
+from trainer.following import RunFollower
 from trainer.look_journal import LookJournal
 
 EVIDENCE = b'{"kind": "wrong_reward"}'
@@ -62,8 +63,8 @@ class CourtStory(Story):
         """Return what is accepted as the trainer sees it, by log and chain."""
         async with self.run_fixture.chain("trainer") as chain, self.client("trainer") as client:
             terms = await chain.terms(self.run)
-            await Follower(chain, client, self.run, terms, self.journal).follow()
-            return self.journal.accepted(oldest, spent, terms)
+            await RunFollower(chain, client, self.run, terms, self.journal).follow()
+            return accepted_files(self.journal, oldest, spent, terms)
 
     async def holds(self, *works: tuple[str, int]) -> bool:
         """Whether exactly these are accepted now, but for what a report named."""

@@ -17,11 +17,12 @@ import pytest
 
 from muster.clients.storage import ContentStore, SegmentStore
 from muster.errors import RefusedError
+from muster.protocol.acceptance import date_of
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import StepReport
 from muster.runtime.documents import canonical_json
 from orchestrator.retention import KINDS
-from orchestrator.summaries import date_of, read_day
+from orchestrator.summaries import read_day
 from orchestrator.tables import evidence, tallies
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture, some_hash

@@ -20,6 +20,7 @@ from muster.constants import HOUR_SECONDS, UNNAMED_SECONDS
 from muster.contracts.court import Outcome
 from muster.contracts.registry import Role
 from muster.errors import CheckError, MalformedError, MismatchError
+from muster.protocol.acceptance import date_of
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import LookList, Message, ShownMaster, Upload
 from muster.protocol.windows import RESOLVING_SECONDS, end_of, needed_until
@@ -29,7 +30,7 @@ from orchestrator.queries import OF_NODE
 from orchestrator.retention import Retention, forget_uploads
 from orchestrator.shown import ShownDocuments
 from orchestrator.statements import insert_once, row_of
-from orchestrator.summaries import DayOfWork, SignedDay, date_of, gone_file, read_day, settle, sign_day, summarise
+from orchestrator.summaries import DayOfWork, SignedDay, gone_file, read_day, settle, sign_day, summarise
 from orchestrator.tables import (
     commitments,
     counts,

@@ -28,6 +28,7 @@ from testbed.samples.trainer import (
     journal_in,
     judge,
 )
+from trainer.accepted_work import accepted_files
 from trainer.batches import FileRef
 from trainer.look_journal import DueCheck, LookJournal
 
@@ -44,7 +45,7 @@ def journal(tmp_path: Path) -> Iterator[LookJournal]:
 def names(journal: LookJournal, *, oldest: int = 0, spent: tuple[str, ...] = (), required: int = 1) -> list[str]:
     """Return the files that a journal lists as accepted."""
     terms = accepted_work_of(Orchestrator(), journal, required).terms
-    return [ref.file_hash for ref in journal.accepted(oldest, spent, terms)]
+    return [ref.file_hash for ref in accepted_files(journal, oldest, spent, terms)]
 
 
 def happen(journal: LookJournal, kind: Any, *values: Any, block: int = BLOCK + 5) -> None:
@@ -67,7 +68,7 @@ def test_accepted_work_names_the_verdicts_that_accepted_it(journal: LookJournal)
     second = judge(journal, validator=SECOND)
     terms = accepted_work_of(Orchestrator(), journal, 2).terms
     given = tuple(content_hash(one.to_bytes()) for one in (first, second))
-    assert journal.accepted(STEP, (), terms) == [FileRef(STEP, NODE, 0, FORGED, ROOT, verdicts=given)]
+    assert accepted_files(journal, STEP, (), terms) == [FileRef(STEP, NODE, 0, FORGED, ROOT, verdicts=given)]
     assert names(journal, oldest=STEP + 1) == [], "it is too old"
     assert names(journal, spent=(FORGED,)) == []
 
@@ -80,7 +81,7 @@ def test_work_is_listed_by_step_then_block_and_no_more_than_a_batch_can_use(
         commit(journal, index, step)
         judge(journal, index, file_hash=files[index])
     assert names(journal) == [files[1], files[3], files[0], files[2]]
-    monkeypatch.setattr("trainer.look_journal.MAX_ACCEPTED", 2)
+    monkeypatch.setattr("trainer.accepted_work.MAX_ACCEPTED", 2)
     assert names(journal) == [files[1], files[3]]
     assert names(journal, spent=(files[1],)) == [files[3], files[0]]
 

@@ -23,6 +23,7 @@ from orchestrator import tables
 from orchestrator.database import Database
 from testbed.runs.recorded_run import TERMS, VALIDATORS, WORKERS, Operation, ToldRun
 from testbed.suite.examples import up_to
+from trainer.accepted_work import accepted_files
 from trainer.look_journal import DueCheck, LookJournal
 
 few, judges = st.integers(0, 8), st.sampled_from(VALIDATORS)
@@ -128,13 +129,12 @@ def test_projection_and_journal_decide_alike(
                 for operation in operations:
                     await story.do(operation)
                 await story.listen()
-                jailed = {row["node"] for row in journal.rows("SELECT node FROM jailed")}
                 found = {}
                 for known in journal.known(0, 1000):
-                    decision = journal.decide(known, journal.came(known.work), jailed, TERMS)
+                    decision = journal.decide(known, journal.came(known.work), journal.jailed, TERMS)
                     found[known.work.node, known.work.index] = decision.state, decision.reason
                 assert found == await database.read(kept)
-                listed = {(ref.node, ref.index) for ref in journal.accepted(0, (), TERMS)}
+                listed = {(ref.node, ref.index) for ref in accepted_files(journal, 0, (), TERMS)}
                 assert listed == {key for key, (state, _) in found.items() if state == "accepted"}
         finally:
             await database.close()
