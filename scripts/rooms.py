@@ -36,18 +36,18 @@ MODULES: Final = "muster/*.py"
 WEB: Final = "JS, CSS and HTML"
 BUDGET: Final[dict[str, int]] = {
     "adversary": 148,
-    "benchmarks": 16_610,
+    "benchmarks": 16_619,
     MODULES: 216,
     "muster/authoring": 5_800,
     "muster/chain": 3_328,
-    "muster/clients": 2_886,
+    "muster/clients": 2_879,
     "muster/console": 10_598,
     "muster/contracts": 296,
     "muster/environments": 2_826,
     "muster/grading": 231,
     "muster/models": 1_424,
     "muster/proofs": 623,
-    "muster/protocol": 4_337,
+    "muster/protocol": 4_483,
     "muster/rollouts": 861,
     "muster/runtime": 2_825,
     "muster/sandbox": 2_385,
@@ -55,10 +55,10 @@ BUDGET: Final[dict[str, int]] = {
     "muster/shardcast": 4_437,
     "muster/swarm": 2_996,
     "muster/tasksets": 1_190,
-    "muster/verification": 3_707,
-    "orchestrator": 14_492,
-    "testbed": 14_607,
-    "trainer": 4_764,
+    "muster/verification": 3_705,
+    "orchestrator": 14_254,
+    "testbed": 14_627,
+    "trainer": 4_959,
     "validator": 2_882,
     "worker": 2_500,
     WEB: 1_682,
@@ -66,11 +66,11 @@ BUDGET: Final[dict[str, int]] = {
     "commands": 89,
     "options": 587,
     "SQL tables of the orchestrator": 37,
-    "SQL tables of journals": 14,
+    "SQL tables of journals": 17,
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 76_533, "benchmarks and testbed": 31_217}
+SUMS: Final = {"production": 76_627, "benchmarks and testbed": 31_246}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05
