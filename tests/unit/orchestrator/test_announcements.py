@@ -107,20 +107,20 @@ async def test_a_node_is_named_once_a_minute_and_by_later_names_only(
     said: Announcements, database: Database, clock: Clock
 ) -> None:
     first = name("first", START - 10)
-    assert await said.documents.take("name", first) is True
-    assert await said.documents.take("name", first) is False
+    assert await said.documents.take("name", first)
+    assert not await said.documents.take("name", first)
     clock.now += 59
     with pytest.raises(RefusedError, match=f"^{NODE.address} was named less than a minute ago$") as caught:
         await said.documents.take("name", name("second", clock.now))
     assert (caught.value.status, caught.value.hint) == (409, "try again in 1 s")
     clock.now += 1
-    assert await said.documents.take("name", name("second", clock.now, node=NODE.address.lower())) is True
+    assert await said.documents.take("name", name("second", clock.now, node=NODE.address.lower()))
     clock.now += 60
     for old in (first, name("third", clock.now - 60), name("third", START)):
         with pytest.raises(RefusedError, match=r"^another name about the same is known, as late or later$"):
             await said.documents.take("name", old)
     assert await rows(database, node_names, "node", "name", "named") == [(NODE.address, "second", int(START + 60))]
-    assert await said.documents.take("name", name("", clock.now)) is True
+    assert await said.documents.take("name", name("", clock.now))
     assert await rows(database, node_names, "name") == [("",)]
     recorded = [json.loads(data) for (data,) in await rows(database, events, "data")]
     assert recorded == [{"node": NODE.address, "name": text} for text in ("first", "second", "")]
@@ -158,7 +158,7 @@ async def test_name_changed_after_signing_is_refused(said: Announcements) -> Non
 
 
 async def test_name_dated_one_minute_ahead_is_accepted(said: Announcements) -> None:
-    assert await said.documents.take("name", name("mine", START + 60)) is True
+    assert await said.documents.take("name", name("mine", START + 60))
 
 
 # Machines
@@ -201,13 +201,13 @@ async def test_scores_of_the_trainer_and_the_owner_are_kept_the_latest_counts(
     said: Announcements, database: Database
 ) -> None:
     first = score(0.5)
-    assert await said.documents.take("score", first) is True
-    assert await said.documents.take("score", first) is False
+    assert await said.documents.take("score", first)
+    assert not await said.documents.take("score", first)
     for old in (score(0.6), score(0.6, measured=int(START) - 1), score(0.5, key=OWNER)):
         with pytest.raises(RefusedError, match=r"^another score about the same is known, as late or later$"):
             await said.documents.take("score", old)
-    assert await said.documents.take("score", score(0.625, key=OWNER, measured=int(START) + 1)) is True
-    assert await said.documents.take("score", score(0.25, benchmark="aime24")) is True
+    assert await said.documents.take("score", score(0.625, key=OWNER, measured=int(START) + 1))
+    assert await said.documents.take("score", score(0.25, benchmark="aime24"))
     columns = ("step", "benchmark", "score", "measured")
     assert await rows(database, scores, *columns) == [
         (3, "aime24", 0.25, int(START)),
@@ -250,4 +250,4 @@ async def test_benchmarks_of_a_run_are_bounded(said: Announcements, monkeypatch:
         await said.documents.take("score", score(benchmark=benchmark))
     with pytest.raises(RefusedError, match=r"^run 7 has scores on 2 benchmarks: there is no room$"):
         await said.documents.take("score", score(benchmark="c"))
-    assert await said.documents.take("score", score(0.75, benchmark="a", measured=int(START) + 1)) is True
+    assert await said.documents.take("score", score(0.75, benchmark="a", measured=int(START) + 1))

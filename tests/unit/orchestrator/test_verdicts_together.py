@@ -70,7 +70,7 @@ def judged(validator: str, inspected: int = 0, index: int = 0, reason: str | Non
 async def taken_of(documents: Log, *verdicts: Verdict) -> list[bool | int]:
     """Offer verdicts at the same time; return of each whether it is new, or the status of its refusal."""
     found = await asyncio.gather(*(documents.take("verdict", one) for one in verdicts), return_exceptions=True)
-    return [one.status if isinstance(one, RefusedError) else one for one in found]  # type: ignore[misc]
+    return [one.status if isinstance(one, RefusedError) else bool(one) for one in found]  # type: ignore[misc]
 
 
 async def rows(database: Database, table: Table, *columns: str) -> list[tuple[Any, ...]]:
