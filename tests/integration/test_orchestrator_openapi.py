@@ -76,7 +76,7 @@ def test_as_a_stranger_sends_it(place):
         case.call_and_validate(checks=CHECKS, timeout=BOUND)
 
     covered = each_operation(orchestrator, check)
-    assert len(covered) == 56
+    assert len(covered) == 55
     assert "PUT /v1/files/{name}" in covered
 
 
