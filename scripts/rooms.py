@@ -58,7 +58,7 @@ BUDGET: Final[dict[str, int]] = {
     "muster/verification": 3_705,
     "orchestrator": 14_254,
     "testbed": 14_627,
-    "trainer": 4_959,
+    "trainer": 4_972,
     "validator": 2_882,
     "worker": 2_500,
     WEB: 1_682,
@@ -70,7 +70,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 76_627, "benchmarks and testbed": 31_246}
+SUMS: Final = {"production": 76_640, "benchmarks and testbed": 31_246}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05

@@ -106,7 +106,7 @@ class AcceptedWork:
         """Drop files that were used, and refusals of steps that cannot come again."""
         for name in hashes:
             self.by_hash.pop(name, None)
-        self.journal.forget_left_out(oldest_step)
+        self.journal.keep_from(oldest_step)
 
     def refuse_all(self) -> list[WorkFile]:
         """Refuse all files in memory, since none has a signal; return them."""

@@ -1,7 +1,8 @@
 """What the trainer knows of a run, on disk: commitments, verdicts, cases, shown links, checks, and the hours' lists.
 
 A restart goes on from it: no verdict is read twice, no file that was left out comes again, no row is chosen again, and
-a list that was made stays as it is. What belongs to an hour is deleted once its list is made.
+a list that was made stays as it is. What belongs to an hour is deleted once its list is made, but work that can still
+be trained on (`keep_from`) with what is said of it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from muster.verification.rules import CommittedWork
 
 NO_ROW: Final = -1
 """Position of a rejection that names no row."""
+
+NO_STEP: Final = 1 << 32
+"""After all steps."""
 
 KEPT_HOURS: Final = 30 * 24
 """Lists of so many hours are kept."""
@@ -124,6 +128,7 @@ class LookJournal(Journal):
         """
         if not batch.events and (batch.last, batch.rewound_to) == (self.seen, None):
             return
+        oldest, listed = self._oldest, self.last_hour
         with self.transaction():
             if batch.rewound_to is not None:
                 for table in ("commitments", "links", "cases", "jailed"):
@@ -132,7 +137,7 @@ class LookJournal(Journal):
                 undrawn = batch.rewound_to - SAMPLE_BLOCKS
                 self.execute("UPDATE commitments SET known = NULL WHERE block > ?", undrawn)
             for event in batch:
-                if isinstance(event, WorkCommitted) and event.hour > self.last_hour:
+                if isinstance(event, WorkCommitted) and (event.hour > listed or event.step >= oldest):
                     self.execute(
                         """INSERT INTO commitments (node, idx, root, step, hour, block) VALUES (?, ?, ?, ?, ?, ?)
                            ON CONFLICT DO NOTHING""",
@@ -255,9 +260,16 @@ class LookJournal(Journal):
     def leave_out(self, file_hash: str, step: int) -> None:
         self.execute("INSERT OR IGNORE INTO left_out VALUES (?, ?)", file_hash, step)
 
-    def forget_left_out(self, oldest: int) -> None:
-        """Forget those of steps before this one: none of them can come again."""
-        self.execute("DELETE FROM left_out WHERE step < ?", oldest)
+    def keep_from(self, oldest: int) -> None:
+        """Keep work of this step and later ones until it is too old, and forget what was left out of earlier ones."""
+        with self.transaction():
+            self.execute("INSERT OR REPLACE INTO state VALUES ('oldest', ?)", oldest)
+            self.execute("DELETE FROM left_out WHERE step < ?", oldest)
+
+    @property
+    def _oldest(self) -> int:
+        """Return the first step whose work can still be trained on."""
+        return int(self.value("SELECT value FROM state WHERE name = 'oldest'") or NO_STEP)
 
     # Checks
 
@@ -265,10 +277,10 @@ class LookJournal(Journal):
         """Return rejections of commitments without a case that are not looked into yet, and came up to a second."""
         rows = self.rows(
             f"""SELECT c.*, v.verdict FROM verdicts AS v JOIN commitments AS c USING (node, idx, root)
-               WHERE NOT {_CASED} AND NOT v.accepted AND v.came <= ?
+               WHERE NOT {_CASED} AND NOT v.accepted AND v.came <= ? AND c.hour > ?
                AND NOT EXISTS (SELECT 1 FROM checks AS k WHERE k.kind = 'rejection' AND k.validator = v.validator
                                AND k.node = v.node AND k.idx = v.idx AND k.root = v.root)""",
-            seen,
+            *(seen, self.last_hour),
         )
         return [(Verdict.model_validate_json(row["verdict"]), self._work(row)) for row in rows]
 
@@ -360,7 +372,7 @@ class LookJournal(Journal):
     @property
     def first_open(self) -> int | None:
         """Return the first hour with commitments that is in no list yet."""
-        return self.value("SELECT MIN(hour) FROM commitments")
+        return self.value("SELECT MIN(hour) FROM commitments WHERE hour > ?", self.last_hour)
 
     def tally(self) -> Tally:
         """Return what the lists so far say."""
@@ -385,13 +397,13 @@ class LookJournal(Journal):
                 position = NO_ROW if one.position is None else one.position
                 key = one.validator, one.node, one.index, one.root, position, kind
                 self.execute(f"UPDATE checks SET listed = ? WHERE {_ABOUT}", hour, *key)
-            self.execute(
-                """DELETE FROM verdicts WHERE came < ? OR EXISTS (SELECT 1 FROM commitments AS c WHERE c.hour <= ?
-                   AND c.node = verdicts.node AND c.idx = verdicts.idx)""",
-                *(hour * HOUR_SECONDS, hour),
-            )
-            for table in ("commitments", "links", "checks"):
-                self.execute(f"DELETE FROM {table} WHERE hour <= ?", hour)
+            about = "SELECT 1 FROM commitments AS c WHERE c.node = verdicts.node AND c.idx = verdicts.idx"
+            oldest = self._oldest
+            self.execute(f"DELETE FROM verdicts WHERE EXISTS ({about} AND hour <= ? AND step < ?)", hour, oldest)
+            self.execute("DELETE FROM commitments WHERE hour <= ? AND step < ?", hour, oldest)
+            self.execute(f"DELETE FROM verdicts WHERE came < ? AND NOT EXISTS ({about})", hour * HOUR_SECONDS)
+            self.execute("DELETE FROM links WHERE hour <= ?", hour)
+            self.execute("DELETE FROM checks WHERE hour <= ? AND (listed IS NULL OR step < ?)", hour, oldest)
             self.execute(f"DELETE FROM cases AS s WHERE NOT EXISTS (SELECT 1 FROM commitments AS c WHERE {_SAME})")
 
     def adopt(self, shown: SignedText, found: LookList) -> None:

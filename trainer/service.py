@@ -156,6 +156,7 @@ class Trainer:
             log.warning("the run's task set has no held-out tasks: no score will be taken")
         profile = await self.publisher.retry(lambda: fetch_profile(client, self.terms, folder))
         learner = await self._do(lambda: self._make_learner(profile))
+        self.accepted_work.forget((), learner.step - self.terms.async_level)
         ended = asyncio.Event()
         rules = await asyncio.to_thread(
             make_rules, self.publisher.chain, self.settings.run, self.terms, run_tasks, self.options.model

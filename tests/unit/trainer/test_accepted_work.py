@@ -14,7 +14,9 @@ from muster.contracts.codec import Place
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome
 from muster.contracts.registry import Convicted
 from muster.errors import NotFoundError, RefusedError, UnreachableError
+from muster.protocol.counting import Tally
 from muster.protocol.hashes import content_hash
+from muster.protocol.messages import SignedText
 from testbed.samples.trainer import (
     BLOCK,
     FORGED,
@@ -129,6 +131,31 @@ def test_what_a_convict_made_or_accepted_is_not_used(journal: LookJournal, convi
     assert names(journal) == []
     journal.record(EventBatch((), BLOCK + 5, BLOCK + 5, rewound_to=BLOCK + 4), {})
     assert names(journal) == [FORGED], "a reorg took the conviction"
+
+
+def list_hour(journal: LookJournal, hour: int) -> None:
+    journal.keep_list(hour, SignedText(run=RUN, kind="looks", text="{}", signature="0x" + "00" * 65), Tally({}), ())
+
+
+def test_work_that_waits_longer_than_its_looks_is_still_trained_on(journal: LookJournal) -> None:
+    """Hours are listed and counted while a step takes half a day, or no trainer runs."""
+    journal.keep_from(STEP)
+    commit(journal)
+    judge(journal)
+    commit(journal, 1)
+    judge(journal, 1, accepted=False, validator=SECOND)
+    hour = journal.first_open
+    assert hour is not None
+    list_hour(journal, hour)
+    assert (names(journal), journal.first_open) == ([FORGED], None)
+    assert journal.rejections(1 << 40) == [], "its looks are counted: they are not looked into any more"
+    commit(journal, 2)
+    judge(journal, 2)
+    assert len(names(journal)) == 2, "read again, as of a journal that was lost"
+    journal.keep_from(STEP + 1)
+    list_hour(journal, hour + 1)
+    assert (names(journal), journal.commitment(NODE, 0)) == ([], None)
+    assert journal.rows("SELECT * FROM verdicts") == []
 
 
 def test_a_reorg_reopens_a_case_and_takes_one(journal: LookJournal) -> None:
