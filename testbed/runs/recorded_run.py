@@ -357,7 +357,9 @@ class ToldRun(RecordedRun):
             await self.happen(CaseOpened, number, work.node, validator, *about)
 
     async def resolve(self, which: int, outcome: Outcome) -> None:
-        if case := self.latest(CaseOpened, which):
+        """End a case, as on the chain at most once."""
+        ended = {event.case_id for event in self.happened if isinstance(event, CaseResolved)}
+        if (case := self.latest(CaseOpened, which)) and case.case_id not in ended:
             await self.happen(CaseResolved, case.case_id, case.node, outcome, 1, 2, 3)
 
     async def convict(self, node: str) -> None:
