@@ -22,7 +22,7 @@ SHELL := /bin/sh
 PYTHON ?=
 ARGS ?=
 WORKERS ?= auto
-PATHS := muster orchestrator worker validator trainer adversary scripts benchmarks testbed examples tests
+PATHS := muster orchestrator explorer worker validator trainer adversary scripts benchmarks testbed examples tests
 
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
@@ -176,7 +176,7 @@ release: setup
 
 clean:
 	rm -rf out cache broadcast report.html .muster .stamps/contracts .stamps/component .stamps/charts
-	rm -rf muster/contracts/abi muster/sandbox/built orchestrator/page/static/vendor
+	rm -rf muster/contracts/abi muster/sandbox/built explorer/static/vendor
 	rm -f $(addprefix muster/contracts/,$(addsuffix .py,court masters refutations registry run_terms runs token traps))
 	rm -rf .pytest_cache .ruff_cache .hypothesis muster.egg-info
 	find $(PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +

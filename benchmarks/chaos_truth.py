@@ -17,8 +17,8 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts import codec, runs
 from muster.contracts.runs import Claimed, HourSealed, WorkCommitted
 from muster.errors import CheckError, MusterError
+from muster.ledger.tables import commitments
 from muster.protocol.hashes import hex_hash
-from orchestrator.tables import commitments
 from testbed.waiting import until
 
 HEAL_SECONDS: Final = 300.0

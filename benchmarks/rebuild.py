@@ -30,6 +30,10 @@ from sqlalchemy import Connection, delete, update
 
 from benchmarks.report import Figure, figure, parser, show
 from muster.chain.keys import Signer
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.tables import entries, meta, uploads, verdicts
+from muster.ledger.tallies import put_commitments
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import LogEntry, Upload
@@ -37,17 +41,13 @@ from muster.protocol.receipts import upload_target
 from muster.protocol.requests import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, sign_request
 from muster.runtime import telemetry
 from muster.settings.schema import OrchestratorSettings
-from orchestrator.database import Database
+from orchestrator.announcements import Announcements
 from orchestrator.environments import Environments
 from orchestrator.log import MAX_TOGETHER, Log
-from orchestrator.page.announcements import Announcements
-from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.reports import Reports
 from orchestrator.retention import Retention
 from orchestrator.shown import ShownDocuments
-from orchestrator.tables import entries, meta, uploads, verdicts
-from orchestrator.tallies import put_commitments
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 from testbed.samples.messages import receipt_of, request_of, verdict_of

@@ -50,10 +50,10 @@ from benchmarks.watched import cpu_of, expect, memory_of, module, started, tell
 from muster.chain.keys import Signer
 from muster.constants import HOUR_SECONDS
 from muster.errors import MusterError
+from muster.ledger.tables import PAYMENTS, nodes
 from muster.protocol.messages import StepReport
 from muster.runtime import telemetry
 from muster.runtime.http_limits import HEADERS, QUERY_KEYS
-from orchestrator.tables import PAYMENTS, nodes
 from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.rows import NOTHING
 from testbed.big_run.shape import Shape

@@ -23,10 +23,10 @@ from muster.chain.types import AddressBook
 from muster.contracts.codec import Event
 from muster.contracts.registry import Registered, Role
 from muster.contracts.runs import CheckpointPublished, Phase, RunState, WorkCommitted
+from muster.ledger.chain_follower import Follower
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
 from muster.settings.schema import ChainSettings
-from orchestrator.chain_follower import Follower
-from orchestrator.database import Database
-from orchestrator.queries import Queries
 from testbed.samples.terms import terms_of
 from testbed.servers.postgres import PostgresServer
 

@@ -48,6 +48,10 @@ SLOWEST_BYTES_PER_SECOND: Final = 64 * 1024
 `orchestrator/auth.py`). Raising this loses uploads over slow lines; lowering it lets a slow sender hold its place for
 longer."""
 
+MAX_SUMMARY_BYTES: Final = 64 << 20
+"""Of what is left of one day whose detail is gone: 60 bytes of a node, and 30 of each time that its commitments begin
+to end in another way."""
+
 MAX_EVIDENCE_BYTES: Final = 16 * 1024 * 1024
 """Largest evidence bundle: the rows concerned, their tasks and the measured numbers. The largest row and the largest
 task fit into it together (`MAX_ROW_BYTES`, `MAX_TASK_BYTES`)."""

@@ -7,15 +7,12 @@ Rules:
   strangers' requests for files, whose answers are long and may be read slowly. A request holds its slot until its
   answer is sent. Without a free slot it waits, for WAIT_SECONDS at most, in a bounded queue; beyond that it is
   refused: 503 with `Retry-After`, a problem document.
-- A client that reads the page or its documents takes a slot of a separate kind, member or not. What these show
-  is made in turns (`page/turns.py`), so they may wait.
 - A member's upload takes a slot of a separate kind, since its file may arrive slowly (`upload_slots.py`).
 - Of reads in LISTS, which may be as long as an answer gets, one is made at a time, signed or not, address by address;
   the trainer's need not wait. It is sent at its reader's speed, in a slot of its party.
 - A proxy's question whether a signature is good (CHECK) takes a slot of a separate kind.
 - A question for the demand that may be held (`demand_board.py`) takes a slot of a separate kind, of which a party has
   HELD_EACH. Where none is free, or it is signed, it is answered at once, as any other.
-- A watcher of the run's state holds a slot of a separate kind for as long as it watches, and never waits for one.
 - One address of strangers, or one member, gets at most half of its kind's slots and of the queue, and waiting requests
   are served address by address. So one address keeps no other out, and no limit has to be set for a proxy's.
 - The party of a request follows from its connection (`muster/runtime/connection_table.py`), or from its own signature.
@@ -29,10 +26,8 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Final, Literal, cast
@@ -42,14 +37,14 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from muster.ledger.database import LANE
 from muster.protocol.requests import HEADER_SIGNATURE
-from muster.runtime import telemetry
-from muster.runtime.connection_table import ConnectionTable, Owner, address_group
+from muster.runtime.connection_table import ConnectionTable, Owner
 from muster.runtime.http_limits import BoundedProtocol
-from orchestrator.database import LANE
+from muster.runtime.problems import problem_response
+from muster.runtime.slots import Slots, address_of, refuse
 from orchestrator.demand_board import DemandBoard
 from orchestrator.hot_reads import HeldQuestion, wait_of
-from orchestrator.problems import problem_response
 
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/version"})
 METRICS: Final = "/metrics"
@@ -57,22 +52,10 @@ METRICS: Final = "/metrics"
 CHECK: Final = "/v1/signed"
 """Where a proxy asks whether a body that it is about to store is signed (deploy/nginx/muster.conf)."""
 FILES: Final = ("/v1/files/", "/v1/evidence", "/v1/environments/")
-LIVE: Final = re.compile(r"/v1/runs/[^/]+/live")
-PAGE: Final = re.compile(
-    r"/|/(leaderboard|events|join|explain|docs|robots\.txt)|/(nodes|operators|court|steps|rollouts|static)(/.*)?"
-    r"|/v1/runs/[^/]+/(overview|feed|metrics|series|workers|validators|others|earnings)"
-    r"|/v1/runs/[^/]+/(nodes|addresses|cases|checkpoints|rollouts|charts)(/.*)?"
-)
-"""What is made for people: `orchestrator/page/`."""
-LISTS: Final = re.compile(r"/v1/runs/[^/]+/(log|events|environments|looks/[^/]+)")
+LISTS: Final = re.compile(r"/v1/runs/[^/]+/(log|environments|looks/[^/]+)")
 """What is read by a cursor, as much of it as one answer may have."""
 HELD_EACH: Final = 64
 """Questions of one party that are held at the same time."""
-WAIT_SECONDS: Final = 5.0
-REFUSED: Final = telemetry.counter("requests_refused", "Requests refused for want of room", ("kind",))
-OPEN: Final = telemetry.gauge("connections", "Open connections")
-OWNED: Final = telemetry.gauge("member_connections", "Open connections that are a member's or the trainer's")
-CLOSED: Final = telemetry.counter("connections_closed_for_room", "Connections closed or refused for room", ("why",))
 
 POLLED: Final = re.compile(r"/v1/runs/[^/]+/(demand|accepted)")
 """What nodes ask all the time, mostly unsigned: it is answered from bytes (`hot_reads.py`)."""
@@ -95,91 +78,6 @@ def listener_of(scope: Scope) -> Listener:
     return "public" if reads and not POLLED.fullmatch(scope["path"]) else "members"
 
 
-def measure(tables: Sequence[ConnectionTable]) -> None:
-    """Let the metrics of connections count those of all listeners."""
-    OPEN.set_function(lambda: sum(map(len, tables)))
-    OWNED.set_function(lambda: sum(table.owned for table in tables))
-    for table in tables:
-        table.on_close = lambda why: CLOSED.labels(why).inc()
-
-
-class Slots:
-    """`at_once` slots, of which one party gets `share` at most; `waiting` more requests may wait for one."""
-
-    def __init__(self, at_once: int, waiting: int, *, share: float = 0.5) -> None:
-        self._free = at_once
-        self._most = max(1, int(at_once * share))
-        self._waiting_most = waiting
-        self._party_waiting_most = max(1, int(waiting * share))
-        self._taken: Counter[str] = Counter()
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        """Waiting requests by party; the party served last is last."""
-        self._waiting = 0
-
-    @property
-    def waiting(self) -> int:
-        """Return how many requests wait for a slot."""
-        return self._waiting
-
-    def take(self, party: str) -> bool:
-        """Acquire a slot now; return False when none is free."""
-        is_free = self._free > 0 and self._taken[party] < self._most
-        if is_free:
-            self._hold(party)
-        return is_free
-
-    async def acquire(self, party: str) -> bool:
-        """Acquire a slot, now or within WAIT_SECONDS; return False when none becomes free."""
-        if self.take(party):
-            return True
-        if self._waiting >= self._waiting_most or len(self._queues.get(party, ())) >= self._party_waiting_most:
-            return False
-        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(party, deque()).append(slot)
-        self._waiting += 1
-        try:
-            await asyncio.wait([slot], timeout=WAIT_SECONDS)
-        except asyncio.CancelledError:
-            if slot.done():
-                self.release(party)
-            raise
-        finally:
-            if not slot.done():
-                self._forget(party, slot)
-        return slot.done()
-
-    def release(self, party: str) -> None:
-        """Release a slot; the next party in turn gets it."""
-        self._free += 1
-        self._taken[party] -= 1
-        if not self._taken[party]:
-            del self._taken[party]
-        for waiting in self._queues:
-            if self._taken[waiting] < self._most:
-                self._serve(waiting)
-                return
-
-    def _serve(self, party: str) -> None:
-        queue = self._queues.pop(party)
-        slot = queue.popleft()
-        self._waiting -= 1
-        if queue:
-            self._queues[party] = queue
-        self._hold(party)
-        slot.set_result(None)
-
-    def _hold(self, party: str) -> None:
-        self._free -= 1
-        self._taken[party] += 1
-
-    def _forget(self, party: str, slot: asyncio.Future[None]) -> None:
-        queue = self._queues[party]
-        queue.remove(slot)
-        self._waiting -= 1
-        if not queue:
-            del self._queues[party]
-
-
 class Admission:
     """ASGI middleware around the whole application."""
 
@@ -188,13 +86,9 @@ class Admission:
         app: ASGIApp,
         recognise: Recognise,
         table: ConnectionTable,
-        watchers: int = 1000,
         listener: Listener | None = None,
     ) -> None:
-        """`watchers` may watch at the same time, but never on more than half of the connections that there can be.
-
-        listener: whose requests are answered here; None for all.
-        """
+        """Stand before an application. `listener`: whose requests are answered here; None for all."""
         self._app = app
         self._recognise = recognise
         self.table = table
@@ -207,8 +101,6 @@ class Admission:
             "check": Slots(32, 2048),
             "list": Slots(1, 512, share=1 / 16),
             "reader": Slots(128, 1024),
-            "viewer": Slots(128, 1024),
-            "watcher": Slots(min(watchers, table.budget // 2), 0),
             "held": Slots(table.budget // 4, 0, share=HELD_EACH / max(1, table.budget // 4)),
         }
         self._recognising = Slots(32, 2048)
@@ -231,9 +123,7 @@ class Admission:
         """Answer in a slot of this kind, which is free again when the answer is sent; a list's when it is made."""
         slots = self.slots_by_kind[kind]
         if not await slots.acquire(party):
-            REFUSED.labels(kind).inc()
-            detail = "more requests are under way than this orchestrator answers at once"
-            await problem_response(503, "Too many requests", detail, "try again in a second")(scope, receive, send)
+            await refuse(kind)(scope, receive, send)
             return
         with ExitStack() as slot:
             slot.callback(slots.release, party)
@@ -251,7 +141,7 @@ class Admission:
         if wait is None or HEADER_SIGNATURE in headers or self._listener == "public":
             return False
         slots = self.slots_by_kind["held"]
-        party = connection.owner.address if connection.owner is not None else _address(connection, headers)
+        party = connection.owner.address if connection.owner is not None else address_of(connection, headers)
         is_free = slots.take(party)
         if is_free:
             HeldQuestion(board, connection, cycle, wait, partial(slots.release, party))
@@ -261,7 +151,7 @@ class Admission:
         """Return whose request it is: the kind of party, and its address."""
         connection: BoundedProtocol = scope["state"]["connection"]
         headers, owner = Headers(scope=scope), connection.owner
-        address = _address(connection, headers)
+        address = address_of(connection, headers)
         if scope["path"] == CHECK:
             return "check", address
         if owner is None and HEADER_SIGNATURE in headers and await self._recognising.acquire(address):
@@ -271,20 +161,8 @@ class Admission:
                 self._recognising.release(address)
             if owner is not None and not connection.proxied:
                 self.table.claim(connection, owner)
-        if LIVE.fullmatch(scope["path"]):
-            return "watcher", owner.address if owner is not None else address
-        if PAGE.fullmatch(scope["path"]):
-            return "viewer", owner.address if owner is not None else address
         if owner is None:
             return ("reader" if scope["path"].startswith(FILES) else "stranger"), address
         if scope["method"] == "PUT":
             return "uploader", owner.address
         return ("trainer" if owner.is_trainer else "member"), owner.address
-
-
-def _address(connection: BoundedProtocol, headers: Headers) -> str:
-    """Return what counts as a request's address: behind a trusted proxy, the one that the proxy names."""
-    if not connection.proxied:
-        return connection.address
-    lines = headers.getlist("x-forwarded-for")  # some proxies add a line to what the client sent
-    return address_group(",".join(lines).rpartition(",")[2].strip()) or connection.address

@@ -15,12 +15,14 @@ from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Send
 
 from muster.clients.storage import ContentStore
 from muster.constants import MAX_EVIDENCE_BYTES, PROTOCOL_VERSION
 from muster.errors import StorageError
+from muster.ledger.summaries import gone_file, gone_work, summary_of
+from muster.ledger.tallies import find_commitment
+from muster.protocol.announcements import CurrentList
 from muster.protocol.messages import (
     MAX_GRADES_CHARS,
     MAX_LIST_CHARS,
@@ -40,18 +42,19 @@ from muster.protocol.messages import (
     UploadReceipt,
     Verdict,
 )
-from muster.runtime import telemetry
-from orchestrator import problems
+from muster.runtime import problems, telemetry
+from muster.runtime.http_metrics import Measured
+from muster.runtime.http_server import TypedAnswers
+from muster.runtime.problems import documented
+from muster.runtime.routing import AddressPath, HashPath, Index, document_response, json_response
 from orchestrator.admission import CHECK
+from orchestrator.announcement_routes import announced
 from orchestrator.auth import announced_bytes
+from orchestrator.current import current_list
 from orchestrator.demand_board import MAX_HELD_SECONDS
-from orchestrator.events import EventPage, events_after
+from orchestrator.elsewhere import shown_elsewhere
 from orchestrator.hot_reads import HotReads
-from orchestrator.metrics import Measured, scrape
-from orchestrator.page.announcement_routes import announced
-from orchestrator.page.routes import documents, pages
-from orchestrator.page.summary import Summary
-from orchestrator.problems import documented
+from orchestrator.metrics import scrape
 from orchestrator.routing import (
     KNOWN,
     MAX_MESSAGE_BYTES,
@@ -59,25 +62,18 @@ from orchestrator.routing import (
     SIGNED,
     TAKEN,
     Ack,
-    AddressPath,
-    HashPath,
     Here,
-    Index,
     OurRun,
     Reader,
     Signed,
     SignedByAnyone,
     acknowledge,
-    document_response,
     json_body,
-    json_response,
     read_message,
     read_signed,
     takes,
 )
 from orchestrator.service import OrchestratorService
-from orchestrator.summaries import gone_file, gone_work, summary_of
-from orchestrator.tallies import find_commitment
 from orchestrator.upload_slots import FILE_SECONDS
 
 log = telemetry.logger("orchestrator")
@@ -100,21 +96,6 @@ class StoredFileResponse(StreamingResponse):
 _BINARY = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {}}}}}
 
 
-class TypedAnswers:
-    """ASGI middleware: browsers take an answer for what its type says and for nothing else. Files are strangers'."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_typed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).setdefault("X-Content-Type-Options", "nosniff")
-            await send(message)
-
-        await self._app(scope, receive, send_typed)
-
-
 def create_app(service: OrchestratorService) -> FastAPI:
     """Make the application around a service."""
     app = FastAPI(
@@ -126,7 +107,7 @@ def create_app(service: OrchestratorService) -> FastAPI:
     app.state.service = service
     problems.install(app)
     app.add_middleware(TypedAnswers)
-    for router in (about, files, judgements, runs, shown, documents_log, contributed, announced, documents, pages):
+    for router in (about, files, judgements, runs, shown, documents_log, contributed, announced, shown_elsewhere):
         app.include_router(router)
     app.state.openapi = cache(partial(_document, app))
     return app
@@ -273,6 +254,12 @@ async def run_info(service: Here, _: OurRun) -> RunDescription:
     """Send terms, addresses, relays and files: all that a newcomer needs besides this URL."""
     relays = await service.database.read(service.relay_directory.listed)
     return service.info.model_copy(update={"relays": relays})
+
+
+@runs.get("/runs/{run}/current", response_model=CurrentList)
+async def current(service: Here, _: OurRun) -> Response:
+    """Send what lasts only minutes: who serves weights now, and what nodes said last of their machines."""
+    return json_response(await service.current.get("", partial(current_list, service)))
 
 
 @runs.post("/runs/{run}/relays", **takes(RelayOffer))
@@ -424,20 +411,6 @@ async def step_report(service: Here, _: OurRun, step: Index) -> StepReport:
     if found is None:
         raise problems.not_found(f"there is no report of step {step}")
     return found
-
-
-@runs.get("/runs/{run}/summary", response_model=Summary)
-async def summary(service: Here, _: OurRun) -> Response:
-    """Send everything that a live view shows, half a second old, or a few seconds in a large run."""
-    service.follower.expect_complete()
-    return json_response(await service.page.boards.summary_json())
-
-
-@runs.get("/runs/{run}/events")
-async def events(service: Here, _: OurRun, after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0) -> EventPage:
-    """Send the events after an event's id."""
-    service.follower.expect_complete()
-    return await service.database.read(lambda connection: events_after(connection, after))
 
 
 @runs.get("/nodes/{address}")

@@ -24,19 +24,19 @@ from starlette.requests import ClientDisconnect, Request
 
 from muster.constants import MAX_FILE_BYTES, SLOWEST_BYTES_PER_SECOND
 from muster.errors import MalformedError, MismatchError, RefusedError, StorageError
+from muster.ledger.chain_follower import Follower
+from muster.ledger.database import Database
+from muster.ledger.queries import NodeRecord, Queries, members_of
+from muster.ledger.run_facts import ChainState
+from muster.ledger.statements import insert_each
+from muster.ledger.tables import nonces
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import SignedRequest
 from muster.protocol.requests import host_as_sent, host_of, verify_request
+from muster.runtime import problems
 from muster.runtime.connection_table import Owner
 from muster.runtime.failpoints import failpoint
-from orchestrator import problems
-from orchestrator.chain_follower import Follower
-from orchestrator.database import Database
-from orchestrator.queries import NodeRecord, Queries, members_of
-from orchestrator.run_facts import ChainState
-from orchestrator.statements import insert_each
-from orchestrator.tables import nonces
 
 HEADER_BUFFERING: Final = "X-Buffering-Seconds"
 """How long a reverse proxy has buffered the request that it hands over (deploy/nginx/muster.conf)."""

@@ -16,20 +16,20 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, update
 
 from muster.constants import HOUR_SECONDS, SAMPLE_BLOCKS
+from muster.ledger.chain_follower import Follower
+from muster.ledger.database import Database
+from muster.ledger.documents import newest_sums
+from muster.ledger.queries import ONE, Queries, upload_of
+from muster.ledger.statements import insert_once
+from muster.ledger.tables import calls, commitments, nodes, seals, uploads, verdicts
+from muster.ledger.tallies import DAY_HOURS, CommitmentState, find_commitment
 from muster.protocol.acceptance import Opinion, eligible
 from muster.protocol.hashes import hex_hash
 from muster.protocol.looks import LAPSES, LINK_HOURS, Seat, Seating, call_order
 from muster.protocol.messages import CallAnswer, CallQuestion
-from orchestrator import problems
+from muster.runtime import problems
+from muster.runtime.kept import KeptAnswers
 from orchestrator.auth import Caller
-from orchestrator.chain_follower import Follower
-from orchestrator.database import Database
-from orchestrator.kept import KeptAnswers
-from orchestrator.queries import ONE, Queries, upload_of
-from orchestrator.shown import newest_sums
-from orchestrator.statements import insert_once
-from orchestrator.tables import calls, commitments, nodes, seals, uploads, verdicts
-from orchestrator.tallies import DAY_HOURS, CommitmentState, find_commitment
 
 DAY_SECONDS: Final = DAY_HOURS * HOUR_SECONDS
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from muster.errors import RefusedError, StorageError
+from muster.ledger.queries import Queries
 from muster.protocol.messages import Demand
-from orchestrator.queries import Queries
 
 MAX_HELD_SECONDS: Final = 30
 """Longest time for which an answer is held."""

@@ -26,17 +26,17 @@ from starlette.requests import Request
 
 from muster.clients.storage import ContentStore
 from muster.constants import REQUEST_LIFETIME_SECONDS
+from muster.ledger.database import Database
+from muster.ledger.documents import Placed
+from muster.ledger.queries import member_of
+from muster.ledger.statements import insert_once, row_of
+from muster.ledger.tables import environments
 from muster.protocol.messages import EnvironmentDecision, EnvironmentPage, ListedEnvironment
-from muster.runtime import telemetry
+from muster.runtime import problems, telemetry
 from muster.settings.schema import OrchestratorSettings
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
-from orchestrator import problems
 from orchestrator.auth import Caller
-from orchestrator.database import Database
-from orchestrator.log import Kind, Log, Offered, Placed
-from orchestrator.queries import member_of
-from orchestrator.statements import insert_once, row_of
-from orchestrator.tables import environments
+from orchestrator.log import Kind, Log, Offered
 from orchestrator.upload_slots import FILE_SECONDS, UploadSlots
 
 MAX_OF_AUTHOR: Final = 8

@@ -16,9 +16,9 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from muster.errors import RefusedError, StorageError
 from muster.runtime.http_limits import BoundedProtocol
+from muster.runtime.http_metrics import measure
+from muster.runtime.request_ids import answer_header
 from orchestrator.demand_board import MAX_HELD_SECONDS, DemandAnswer, DemandBoard
-from orchestrator.metrics import measure
-from orchestrator.request_ids import answer_header
 
 HEALTH: Final = b'{"status":"alive"}'
 DEMAND_ROUTE: Final = "/v1/runs/{run}/demand"

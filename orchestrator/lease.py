@@ -23,12 +23,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 
 from muster.errors import ConfigError, StorageError
+from muster.ledger.database import Database
 from muster.runtime import telemetry
-from orchestrator.database import Database
 from orchestrator.start_mark import StartMark
 
 if TYPE_CHECKING:
-    from orchestrator.postgres import OpenConnection
+    from muster.ledger.postgres import OpenConnection
 
 RENEW_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 10

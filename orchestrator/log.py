@@ -26,17 +26,16 @@ from sqlalchemy import BigInteger, Connection, func, literal, select
 from muster.clients.storage import SegmentStore
 from muster.constants import HOUR_SECONDS
 from muster.errors import MalformedError, MismatchError, MusterError, RefusedError, StorageError
-from muster.protocol.eip712 import Domain, recover_signer
+from muster.ledger.database import Database
+from muster.ledger.documents import DocumentKind, Placed
+from muster.ledger.queries import Queries
+from muster.ledger.statements import insert_once, upsert
+from muster.ledger.tables import entries, meta
+from muster.protocol.eip712 import Domain
 from muster.protocol.messages import LogEntry, LogPage, Message, SignedText
-from muster.protocol.receipts import open_text
-from muster.runtime import telemetry
+from muster.runtime import problems, telemetry
 from muster.runtime.batches import Batches, Failure, Outcome
 from muster.runtime.failpoints import failpoint
-from orchestrator import problems
-from orchestrator.database import Database
-from orchestrator.queries import Queries
-from orchestrator.statements import insert_once, upsert
-from orchestrator.tables import entries, meta
 
 MAX_TOGETHER: Final = 256
 """Documents that share a file."""
@@ -56,15 +55,6 @@ WRONG_KEY: Final = "check whose key signs, chain.chain_id and the address book"
 D = TypeVar("D", bound=Message)
 log = telemetry.logger("orchestrator")
 DOCUMENTS: Final = telemetry.counter("documents", "Signed documents taken", ("kind",))
-
-
-@dataclass(frozen=True)
-class Placed(Generic[D]):
-    """A document at its place."""
-
-    at: LogEntry
-    document: D
-    signer: str
 
 
 @dataclass(frozen=True)
@@ -104,12 +94,9 @@ class KnownError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind(Generic[D]):
+class Kind(DocumentKind[D]):
     """How documents of a kind are taken, and what they lead to."""
 
-    name: str
-    message: type[D]
-    """One with a signature of its own, or a `LogDocument`."""
     noun: str
     """As a refusal says it."""
     key: Callable[[D], str]
@@ -118,8 +105,6 @@ class Kind(Generic[D]):
     """Whose signature is taken now; None: `fits` says."""
     hint: str = WRONG_KEY
     """What to do where it is another's."""
-    could_sign: Callable[[D, str], bool] = lambda _document, _signer: True
-    """Whether an address may ever have signed it, which is asked of what storage has."""
     fits: Callable[[Connection, Offered[D]], str] = lambda _connection, _offered: ""
     """Raises RefusedError for what does not fit chain and log, KnownError for what they have already; returns what is
     kept beside the document."""
@@ -131,11 +116,6 @@ class Kind(Generic[D]):
     """A node and the index of its commitment; or "" and a number."""
     project: Callable[[Connection, Sequence[Placed[D]]], None] = lambda _connection, _placed: None
     """Writes what documents lead to. A document that was taken never makes it fail."""
-
-    @property
-    def is_signed(self) -> bool:
-        """Return whether the message has a signature of its own."""
-        return "signature" in self.message.model_fields
 
 
 def by_trainer(queries: Queries) -> dict[str, Any]:
@@ -168,10 +148,6 @@ class Log:
     def add_kind(self, kind: Kind[Any]) -> None:
         self.kinds[kind.name] = kind
 
-    def message_of(self, name: str) -> type[Any]:
-        """Return the message in which a kind travels."""
-        return self.kinds[name].message if self.kinds[name].is_signed else SignedText
-
     # Taking
 
     async def take(self, name: str, signed: Any, *, sender: str | None = None) -> Taken:
@@ -189,19 +165,13 @@ class Log:
         """Return what a signed document says, and who signed it. Raises RefusedError for one that is not this run's."""
         if signed.run != self._queries.run:
             raise problems.another_run(signed.run, self._queries.run)
-        if name not in self.kinds or not isinstance(signed, self.message_of(name)):
+        if name not in self.kinds or not isinstance(signed, self.kinds[name].travels_as):
             known = ", ".join(sorted(one.name for one in self.kinds.values() if not one.is_signed))
             raise problems.malformed(f"no signed text is a {name}", f"kinds of signed texts: {known}")
         try:
-            return self._open(self.kinds[name], signed)
+            return self.kinds[name].open(self._where, signed)
         except MusterError as error:
             raise problems.not_allowed(str(error), WRONG_KEY) from error
-
-    def _open(self, kind: Kind[Any], signed: Any) -> tuple[Any, str]:
-        """Return what a signed document says, and who signed it. Raises MismatchError, MalformedError."""
-        if kind.is_signed:
-            return signed, recover_signer(self._where, signed)
-        return open_text(self._where, signed, kind.name, kind.message)
 
     async def _append(self, batch: Sequence[Offered[Any]]) -> Sequence[Outcome]:
         for _ in range(TRIES):
@@ -307,10 +277,10 @@ class Log:
         """Return the document of a line in storage; None, said in the log, where it is none of this run."""
         try:
             at = LogEntry.model_validate_json(line)
-            signed = self.message_of(at.kind).model_validate_json(at.text)
+            signed = self.kinds[at.kind].travels_as.model_validate_json(at.text)
             if (at.place, signed.run) != (place, self._queries.run):
                 raise MalformedError("it is of another place or run")
-            document, signer = self._open(self.kinds[at.kind], signed)
+            document, signer = self.kinds[at.kind].open(self._where, signed)
             if not self.kinds[at.kind].could_sign(document, signer):
                 raise MismatchError(f"it is signed by {signer}")
             return Placed(at, document, signer)

@@ -20,6 +20,10 @@ from sqlalchemy import Connection, select
 
 from muster.clients.storage import ContentStore
 from muster.errors import CheckError, StorageError
+from muster.ledger.database import MAX_BATCH, Database
+from muster.ledger.summaries import DayOfWork, SignedDay, day_in, leave, read_day
+from muster.ledger.tables import environments as packs
+from muster.ledger.tables import uploads as uploads_table
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
 from muster.protocol.keys import RunKeys
@@ -30,14 +34,10 @@ from muster.protocol.messages import (
 from muster.protocol.receipts import check_receipt, check_upload
 from muster.runtime import telemetry
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
-from orchestrator.database import MAX_BATCH, Database
 from orchestrator.environments import Environments
 from orchestrator.log import Log
 from orchestrator.retention import Retention
 from orchestrator.shown import ShownDocuments
-from orchestrator.summaries import DayOfWork, SignedDay, day_in, leave, read_day
-from orchestrator.tables import environments as packs
-from orchestrator.tables import uploads as uploads_table
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 

@@ -15,19 +15,19 @@ from typing import Final
 
 from sqlalchemy import Connection, delete, func, select
 
-from muster.protocol.messages import Message, MisbehaviourReport, RelayOffer
-from muster.runtime import telemetry
+from muster.ledger.database import Database
+from muster.ledger.documents import Placed
+from muster.ledger.queries import member_of
+from muster.ledger.statements import upsert
+from muster.ledger.tables import relay_offers, relay_reports
+from muster.protocol.announcements import CurrentRelay
+from muster.protocol.messages import MisbehaviourReport, RelayOffer
+from muster.runtime import problems, telemetry
 from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.connection import is_private, url_problem
 from muster.shardcast.fetch.sources import Pool
-from orchestrator import problems
 from orchestrator.auth import Caller
-from orchestrator.database import Database
-from orchestrator.events import record_event
-from orchestrator.log import Kind, KnownError, Log, Offered, Placed
-from orchestrator.queries import member_of
-from orchestrator.statements import upsert
-from orchestrator.tables import relay_offers, relay_reports
+from orchestrator.log import Kind, KnownError, Log, Offered
 
 OFFER_SECONDS: Final = 600.0
 """How long an offer lasts; its member renews it in half that time."""
@@ -55,14 +55,6 @@ MAX_CHECKS: Final = 8
 log = telemetry.logger("orchestrator")
 OFFERS: Final = telemetry.gauge("relay_offers", "Members that offer to serve weights now")
 REPORTS: Final = telemetry.counter("relay_misbehaviour_reports", "Reports of sources that sent other bytes")
-
-
-class KnownRelay(Message):
-    """A relay that clients get, and whose it is."""
-
-    url: str
-    operator: str
-    """Empty for one of the run's owner."""
 
 
 @dataclass(eq=False)
@@ -106,13 +98,13 @@ class RelayDirectory:
         query = query.group_by(offers.url).order_by(func.max(offers.expiry).desc()).limit(MAX_LISTED)
         return list(dict.fromkeys([*self._own, *connection.execute(query).scalars()]))[:MAX_LISTED]
 
-    def known(self, connection: Connection) -> list[KnownRelay]:
+    def known(self, connection: Connection) -> list[CurrentRelay]:
         """Return the relays that are listed, and whose they are."""
         urls = self.listed(connection)
         query = select(*relay_offers.c["url", "operator"]).where(relay_offers.c.url.in_(urls))
         operators: dict[str, str] = dict(map(tuple, connection.execute(query.order_by(relay_offers.c.expiry))))
         operators |= dict.fromkeys(self._own, "")
-        return [KnownRelay(url=url, operator=operators[url]) for url in urls]
+        return [CurrentRelay(url=url, operator=operators[url]) for url in urls]
 
     async def count(self) -> int:
         """Return how many members offer to serve weights now."""
@@ -189,8 +181,6 @@ class RelayDirectory:
         for one in found:
             url = one.document.url.rstrip("/")
             _hide(connection, url, one.at.beside, one.at.received)
-            data = {"relay": url, "by": one.signer, **one.document.model_dump(include={"root", "why"})}
-            record_event(connection, "relay misbehaved", data, f"misbehaviour:{one.at.place}")
             REPORTS.inc()
             log.warning("relay misbehaved", url=url, by=one.signer, why=one.document.why)
 

@@ -4,7 +4,7 @@ A UTC day of the chain's clock goes as a whole, once `muster.protocol.windows.ne
 and no case about its work is open:
 
 1. The day is closed: nothing is taken about its work any more, so what is left of it stays as it is.
-2. Its summary (`orchestrator.summaries`) is written to storage.
+2. Its summary (`muster.ledger.summaries`) is written to storage.
 3. The database lets the summary's outcomes count, then deletes the rows of verdicts, calls and uploads, and the log's
    documents, a few at a time, and notes which files they leave behind.
 4. These files are deleted, each only once no row names it.
@@ -28,25 +28,17 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, delete, func, select, tuple_, update
 
 from muster.clients.storage import ContentStore, SegmentStore
-from muster.constants import HOUR_SECONDS, UNNAMED_SECONDS
+from muster.constants import HOUR_SECONDS, MAX_SUMMARY_BYTES, UNNAMED_SECONDS
 from muster.errors import TRANSIENT, CheckError, StorageError
-from muster.protocol.acceptance import date_of
-from muster.protocol.eip712 import Domain, TypedSigner
-from muster.protocol.hashes import content_hash
-from muster.protocol.messages import Upload
-from muster.protocol.windows import needed_until
-from muster.runtime import telemetry
-from muster.runtime.failpoints import failpoint
-from muster.runtime.loop import IDLE, Next, PollLoop
-from orchestrator.chain_follower import Follower, state_in
-from orchestrator.database import Database
-from orchestrator.queries import OF_NODE
-from orchestrator.summaries import (
-    MAX_SUMMARY_BYTES,
+from muster.ledger.chain_follower import Follower, state_in
+from muster.ledger.database import Database
+from muster.ledger.queries import OF_NODE
+from muster.ledger.summaries import (
     DayOfWork,
     close,
     documents_of,
     forget,
+    last_hour,
     leave,
     read_day,
     restore,
@@ -55,7 +47,7 @@ from orchestrator.summaries import (
     summarise,
     within,
 )
-from orchestrator.tables import (
+from muster.ledger.tables import (
     OPEN,
     calls,
     cases,
@@ -69,7 +61,15 @@ from orchestrator.tables import (
     uploads,
     verdicts,
 )
-from orchestrator.tallies import DAY_HOURS
+from muster.ledger.tallies import DAY_HOURS
+from muster.protocol.acceptance import date_of
+from muster.protocol.eip712 import Domain, TypedSigner
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import Upload
+from muster.protocol.windows import needed_until
+from muster.runtime import telemetry
+from muster.runtime.failpoints import failpoint
+from muster.runtime.loop import IDLE, Next, PollLoop
 from orchestrator.uploads import IS_COMMITTED
 
 POLL_SECONDS: Final = 30.0
@@ -323,7 +323,3 @@ def forget_uploads(connection: Connection, rows: Sequence[Any]) -> None:
 KINDS: Final = ("files", "uploads", "evidence", "grades")
 """Kinds of files that go, besides those of the log."""
 _UNSWEPT: Final = select(outcomes.c.day).where(outcomes.c.swept.is_(False)).limit(1)
-
-
-def last_hour(day: int) -> int:
-    return (day + 1) * DAY_HOURS - 1

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, TypeVar
 
-from eth_utils.address import to_checksum_address
-from fastapi import Depends, Path, Query, Request, Response
+from fastapi import Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from muster.errors import RefusedError
-from orchestrator import problems
+from muster.runtime import problems
+from muster.runtime.problems import documented
+from muster.runtime.routing import RunId
 from orchestrator.auth import Caller
 from orchestrator.log import Taken
-from orchestrator.problems import documented
 from orchestrator.service import OrchestratorService
 from orchestrator.upload_slots import UploadSlots
 
@@ -32,19 +32,6 @@ class Ack(BaseModel):
     new: bool
     place: int | None = None
     """Of a document, in the log."""
-
-
-RunId = Annotated[int, Path(ge=0, lt=1 << 32)]
-Index = Annotated[int, Path(ge=0, lt=1 << 32)]
-_ADDRESS: Final = r"^0x[0-9a-fA-F]{40}$"
-AddressPath = Annotated[str, Path(pattern=_ADDRESS), AfterValidator(to_checksum_address)]
-AddressQuery = Annotated[str | None, Query(pattern=_ADDRESS), AfterValidator(to_checksum_address)]
-HashPath = Annotated[str, Path(pattern=r"^0x[0-9a-f]{64}$")]
-CaseId = Annotated[int, Path(ge=0, lt=1 << 53)]
-Before = Annotated[int | None, Query(ge=0, lt=1 << 53)]
-"""Of a list that goes on: what comes before this number."""
-Search = Annotated[str, Query(max_length=60)]
-"""Part of a name or address."""
 
 
 async def _service(request: Request) -> OrchestratorService:
@@ -120,13 +107,3 @@ def acknowledge(response: Response, new: bool | Taken) -> Ack:
     """Answer that a message was taken: 201, or 200 when it is known already."""
     response.status_code = 201 if new else 200
     return Ack(new=bool(new), place=new.place if isinstance(new, Taken) else None)
-
-
-def json_response(body: bytes) -> Response:
-    """Return JSON that is encoded already."""
-    return Response(body, media_type="application/json")
-
-
-def document_response(document: BaseModel) -> Response:
-    """Return a document as JSON; FastAPI would validate it again, at several times the cost."""
-    return json_response(document.model_dump_json().encode())

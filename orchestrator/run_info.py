@@ -32,18 +32,21 @@ MAX_SECRET_BYTES: Final = 1_000
 log = telemetry.logger("orchestrator")
 
 
-def run_info(
-    run: int, addresses: AddressBook, terms: Terms, relays: list[str], files: dict[str, str]
-) -> RunDescription:
+def run_info(settings: Settings, addresses: AddressBook, terms: Terms, files: dict[str, str]) -> RunDescription:
     """Return the answer to GET /v1/runs/{run}."""
+    ours = settings.orchestrator
     return RunDescription(
-        run=run,
+        run=settings.run,
         chain_id=addresses.chain_id,
         addresses={name: getattr(addresses, name) for name in CONTRACTS},
         from_block=addresses.from_block,
         terms=terms_document(terms),
-        relays=relays,
+        relays=settings.shardcast.relays,
         files=files,
+        title=ours.title,
+        about=ours.about,
+        groups_wanted=ours.batch_groups * ours.demand_batches,
+        explorer=ours.explorer_url,
     )
 
 

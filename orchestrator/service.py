@@ -14,29 +14,26 @@ from muster.chain.keys import Signer
 from muster.clients.storage_probe import probe
 from muster.contracts import registry, runs
 from muster.errors import ConfigError, StorageError
+from muster.ledger.chain_follower import Follower
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.run_facts import ChainState
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import JoinDocument, RunDescription
 from muster.runtime import telemetry
+from muster.runtime.kept import KeptAnswers
 from muster.settings.schema import Settings
-from orchestrator.attribution import Attribution
+from orchestrator.announcements import Announcements
 from orchestrator.auth import Gate
 from orchestrator.calls import Calls
-from orchestrator.chain_follower import Follower
-from orchestrator.database import Database
 from orchestrator.demand_board import DemandBoard
 from orchestrator.environments import Environments
-from orchestrator.kept import KeptAnswers
 from orchestrator.lease import leading, only_process, own_spool
 from orchestrator.log import Log
-from orchestrator.page.announcements import Announcements
-from orchestrator.page.overview import RunIdentity
-from orchestrator.page.parts import PageParts, page_running
-from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.reports import Reports
 from orchestrator.retention import Retention
-from orchestrator.run_facts import ChainState
 from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
 from orchestrator.shown import ShownDocuments
 from orchestrator.start_mark import StartMark
@@ -49,6 +46,9 @@ CHECK_SECONDS: Final = 5.0
 
 METRICS_SECONDS: Final = 1.0
 """Greatest age of what `/metrics` says."""
+
+CURRENT_SECONDS: Final = 2.0
+"""Greatest age of the list of what lasts only minutes."""
 
 BODIES: Final = 64
 """Messages of members, and as many of others, that are read at the same time."""
@@ -80,12 +80,13 @@ class OrchestratorService:
     relay_directory: RelayDirectory
     environments: Environments
     announcements: Announcements
-    page: PageParts
     bodies: tuple[UploadSlots, UploadSlots] = field(
         default_factory=lambda: (UploadSlots(BODIES, BODIES_BYTES), UploadSlots(BODIES, BODIES_BYTES))
     )
     """For messages that others sign, and for those of members."""
     metrics: KeptAnswers = field(default_factory=lambda: KeptAnswers(METRICS_SECONDS))
+    current: KeptAnswers = field(default_factory=lambda: KeptAnswers(CURRENT_SECONDS))
+    """Of what lasts only minutes."""
     checks: KeptAnswers = field(default_factory=lambda: KeptAnswers(0.0))
     """Of what it needs, one at a time for all who ask meanwhile."""
 
@@ -95,7 +96,6 @@ class OrchestratorService:
 
     def stop_waiting(self) -> None:
         """End the answers that have no end by themselves, or a late one."""
-        self.page.hub.stop()
         self.demand.stop()
 
     async def unready(self) -> list[str]:
@@ -148,9 +148,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         stack.push_async_callback(database.close)
         stack.enter_context(only_process(ours.database_url))
         # 3. The parts that read and write them.
-        queries = Queries(
-            database, settings.run, terms, keys, batch_groups=ours.batch_groups, demand_batches=ours.demand_batches
-        )
+        queries = Queries(database, settings.run, terms, keys, groups_wanted=ours.batch_groups * ours.demand_batches)
         queries.chain = ChainState(now=head.timestamp)
         uploads = Uploads(where, signer, queries, database, ours)
         uploads.spool = stack.enter_context(own_spool(uploads.spool))
@@ -161,13 +159,11 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         environments = Environments(settings.run, owner, database, documents, ours)
         relays = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, documents)
         announcements = Announcements(owner, queries, database, documents)
-        # 4. The run's own files, and whose tasks they are.
+        # 4. The run's own files.
         files = await offer_files(ours.run_folder, uploads.files)
         await warn_of_lacks(terms, settings.shardcast.relays, uploads.files)
-        attribution = await Attribution.of_run(chain.chain_id, addresses.runs, settings.run, terms, uploads.files)
-        await database.write(attribution.complete)
         # 5. State that the database may lack; then follow the chain.
-        follower = Follower(chain, database, queries, settings.chain, attribution)
+        follower = Follower(chain, database, queries, settings.chain)
         calls = Calls(queries, follower, database)
         verdicts = Verdicts(
             where, queries, database, documents, calls, storage_url=storage_url, key_bytes=ours.key_bytes
@@ -197,19 +193,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         if days:
             log.info("detail of work is deleted once its deadlines are over", setting="orchestrator.retention")
         await stack.enter_async_context(retention.sweeping())
-        # 6. What people see of it.
-        info = run_info(settings.run, addresses, terms, settings.shardcast.relays, files)
-        known = RunIdentity(
-            run=settings.run,
-            chain_id=chain.chain_id,
-            title=ours.title,
-            about=ours.about,
-            owner=owner,
-            addresses=info.addresses,
-            terms=terms,
-        )
-        parts = page_running(known, ours, settings.chain.explorer_url, database, queries, follower, relays, attribution)
-        page = await stack.enter_async_context(parts)
+        info = run_info(settings, addresses, terms, files)
         yield OrchestratorService(
             settings=settings,
             info=info,
@@ -229,7 +213,6 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             relay_directory=relays,
             environments=environments,
             announcements=announcements,
-            page=page,
         )
 
 

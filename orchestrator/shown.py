@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from muster.clients.storage import ContentStore
 from muster.constants import HOUR_SECONDS
 from muster.errors import MismatchError
+from muster.ledger.database import Database
+from muster.ledger.documents import Placed, add_list
+from muster.ledger.queries import Queries
+from muster.ledger.statements import insert_once
+from muster.ledger.tables import grades
 from muster.protocol.hashes import content_hash
 from muster.protocol.looks import settles_at
 from muster.protocol.masters import check_master
 from muster.protocol.messages import LookList, ShownMaster, StepDocument
-from muster.runtime import telemetry
-from orchestrator import problems
+from muster.runtime import problems, telemetry
 from orchestrator.auth import Caller
-from orchestrator.database import Database
-from orchestrator.log import Earlier, Kind, Log, Offered, Placed, by_trainer
-from orchestrator.queries import Queries
-from orchestrator.statements import insert_once, upsert
-from orchestrator.tables import grades, meta
-
-_SUMS: Final = "looks"
-"""What the lists of looks sum up to, in the table `meta`."""
+from orchestrator.log import Earlier, Kind, Log, Offered, by_trainer
 
 log = telemetry.logger("orchestrator")
 
@@ -103,33 +98,8 @@ class ShownDocuments:
         return await self._database.write(partial(insert_once, table=grades, row=row), news=False)
 
 
-def newest_sums(connection: Connection) -> Mapping[str, Any]:
-    """Return by validator the `total` in token wei and `barred_until` that the newest list says.
-
-    And how many of its rows all lists say were `checked`, and how many were `false`.
-    """
-    text = connection.execute(select(meta.c.value).where(meta.c.key == _SUMS)).scalar()
-    return json.loads(text) if text else {}
-
-
 def _add_lists(connection: Connection, found: Sequence[Placed[LookList]]) -> None:
     for one in found:
-        sums = _summed(newest_sums(connection), one.document)
-        upsert(connection, meta, {"key": _SUMS, "value": json.dumps(sums)})
         listed = one.document
+        add_list(connection, listed)
         log.info("looks counted", hour=listed.hour, looks=len(listed.looks), checks=len(listed.checks))
-
-
-def _summed(before: Mapping[str, Any], listed: LookList) -> dict[str, Any]:
-    """Add a list to what the lists before it say. Pure."""
-    sums = {validator: dict(one) for validator, one in before.items()}
-
-    def of(validator: str) -> dict[str, Any]:
-        return sums.setdefault(validator, {"total": 0, "barred_until": 0, "checked": 0, "false": 0})
-
-    for total in listed.totals:
-        of(total.validator).update(total=total.total, barred_until=total.barred_until)
-    for check in listed.checks:
-        of(check.validator)["checked"] += 1
-        of(check.validator)["false"] += check.outcome == "false"
-    return sums

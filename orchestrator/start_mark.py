@@ -15,10 +15,10 @@ from sqlalchemy import select
 
 from muster.clients.storage import ContentStore
 from muster.errors import ConfigError
+from muster.ledger.database import Database
+from muster.ledger.statements import upsert
+from muster.ledger.tables import meta
 from muster.protocol.hashes import content_hash
-from orchestrator.database import Database
-from orchestrator.statements import upsert
-from orchestrator.tables import meta
 
 _KEY: Final = "rebuilt"
 """Of the mark that counts."""

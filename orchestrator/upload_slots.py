@@ -21,8 +21,7 @@ from typing import Final
 from starlette.requests import Request
 
 from muster.constants import SLOWEST_BYTES_PER_SECOND
-from muster.runtime import telemetry
-from orchestrator import problems
+from muster.runtime import problems, telemetry
 from orchestrator.auth import Caller, announced_bytes, read_body
 
 FILE_SECONDS: Final = 120.0

@@ -30,19 +30,19 @@ from starlette.requests import Request
 from muster.clients.storage import ContentStore
 from muster.constants import HOUR_SECONDS, MAX_FILE_BYTES, UNNAMED_SECONDS
 from muster.errors import RefusedError
+from muster.ledger import tallies
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries, next_index_of, upload_of
+from muster.ledger.statements import insert_once, row_of
+from muster.ledger.summaries import gone_work
+from muster.ledger.tables import calls, commitments, evidence, uploads
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, sign_message
 from muster.protocol.messages import Upload, UploadReceipt
 from muster.protocol.receipts import upload_target
 from muster.rollouts.parquet import FileLimits
-from muster.runtime import telemetry
+from muster.runtime import problems, telemetry
 from muster.settings.schema import OrchestratorSettings
-from orchestrator import problems, tallies
 from orchestrator.auth import Caller, announced_bytes, spool_body
-from orchestrator.database import Database
-from orchestrator.queries import Queries, next_index_of, upload_of
-from orchestrator.statements import insert_once, row_of
-from orchestrator.summaries import gone_work
-from orchestrator.tables import calls, commitments, evidence, uploads
 from orchestrator.upload_slots import FILE_SECONDS, UploadSlots
 
 AHEAD: Final = 8

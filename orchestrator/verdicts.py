@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from muster.clients.storage import ContentStore
 from muster.constants import MAX_EVIDENCE_BYTES, UNNAMED_SECONDS
 from muster.errors import CheckError, StorageError
+from muster.ledger import tallies
+from muster.ledger.database import Database
+from muster.ledger.documents import KEY, KeptCall, Placed, record_verdicts
+from muster.ledger.queries import Queries
+from muster.ledger.statements import insert_once
+from muster.ledger.summaries import gone_work
+from muster.ledger.tables import calls, cases, evidence, uploads
 from muster.protocol.eip712 import Domain
-from muster.protocol.messages import Address, Hash, Message, Verdict
-from muster.runtime import telemetry
-from orchestrator import problems, tallies
+from muster.protocol.messages import Address, Verdict
+from muster.runtime import problems, telemetry
 from orchestrator.auth import Caller
 from orchestrator.calls import Calls
-from orchestrator.database import Database
-from orchestrator.events import record_event
-from orchestrator.log import Kind, Log, Offered, Placed, Taken
-from orchestrator.queries import NAMED, Queries, named, same_work
-from orchestrator.statements import add_all, insert_new, insert_once, row_of
-from orchestrator.summaries import gone_work
-from orchestrator.tables import calls, cases, counts, evidence, uploads, verdicts
+from orchestrator.log import Kind, Log, Offered, Taken
 from orchestrator.uploads import full
 
 MAX_UNNAMED: Final = 256
@@ -40,15 +39,6 @@ request."""
 
 VERDICTS: Final = telemetry.counter("verdicts", "Verdicts received", ("outcome",))
 log = telemetry.logger("orchestrator")
-
-
-class KeptCall(Message):
-    """Who was called to look at a commitment, as a row of the table `calls` says. The log has it beside a verdict."""
-
-    block: int
-    hash: Hash
-    order: str
-    opens: int
 
 
 class Verdicts:
@@ -78,7 +68,7 @@ class Verdicts:
                 name="verdict",
                 message=Verdict,
                 noun="verdict",
-                key=lambda verdict: ":".join(str(getattr(verdict, name)) for name in _KEY),
+                key=lambda verdict: ":".join(str(getattr(verdict, name)) for name in KEY),
                 may_sign=lambda _connection, verdict: {verdict.validator},
                 could_sign=lambda verdict, signer: signer == verdict.validator,
                 fits=_fits,
@@ -128,34 +118,10 @@ class Verdicts:
         return taken
 
     def _project(self, connection: Connection, found: Sequence[Placed[Verdict]]) -> None:
-        """Record verdicts, and what follows from them."""
-        # 1. The verdicts, and the calls beside them, which a database that is filled again lacks.
-        counted = Counter[tuple[Any, ...]]()
-        for one in found:
-            verdict = one.document
-            if one.at.beside:
-                call = KeptCall.model_validate_json(one.at.beside)
-                row = {"node": verdict.node, "index": verdict.index, **call.model_dump(), "lapsed": ""}
-                insert_once(connection, calls, row)
-            gone = connection.execute(_REMOVE, verdict.model_dump(include=set(_KEY))).scalar_one_or_none()
-            if gone is not None:
-                counted[verdict.validator, "accepts" if gone else "rejections"] -= 1
-            counted[verdict.validator, "accepts" if verdict.accepted else "rejections"] += 1
-        rows = [
-            row_of(verdicts, one.document, id=one.at.place, document=one.at.text, **one.at.model_dump(include=_ARRIVAL))
-            for one in found
-        ]
-        insert_new(connection, verdicts, rows)
-
-        # 2. What follows from them.
-        add_all(connection, counts, counted)
         for one in found:
             VERDICTS.labels(one.document.reason or "accepted").inc()
             mark_named(connection, one.document)
-            if not one.document.accepted:
-                _record_rejection(connection, one.document, one.at.place)
-        works = {(one.document.node, one.document.index) for one in found}
-        states = self._queries.update_statuses(connection, NAMED, **named(works))
+        states = record_verdicts(connection, self._queries, found)
         for verdict in (one.document for one in found):
             state = states.get(work := (verdict.node, verdict.index))
             log.info("verdict", node=work[0], index=work[1], accepted=verdict.accepted, status=state and state.state)
@@ -194,13 +160,7 @@ class _BundleHead(BaseModel):
     accuser: Address
 
 
-_KEY: Final = ("validator", "node", "index", "root")
-"""Columns of a verdict that no other has all of."""
-_ARRIVAL: Final = {"came", "received"}
-_SAME: Final = [verdicts.c[name] == bindparam(name) for name in _KEY]
-_FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in _KEY[1:]))
-_REMOVE: Final = delete(verdicts).where(*_SAME).returning(verdicts.c.accepted)
-"""Made once, as others here: making a statement takes many times as long as running it."""
+_FILE: Final = select(uploads.c.file_hash).where(*(uploads.c[name] == bindparam(name) for name in KEY[1:]))
 _CALL: Final = select(*calls.c["block", "hash", "order", "opens"]).where(
     calls.c.node == bindparam("node"), calls.c.index == bindparam("index")
 )
@@ -209,7 +169,7 @@ _CALL: Final = select(*calls.c["block", "hash", "order", "opens"]).where(
 def _fits(connection: Connection, offered: Offered[Verdict]) -> str:
     """Return who was called, as JSON. Raises RefusedError for a verdict that does not fit chain, file and log."""
     verdict = offered.document
-    key = verdict.model_dump(include=set(_KEY[1:]))
+    key = verdict.model_dump(include=set(KEY[1:]))
     committed = tallies.find_commitment(connection, verdict.node, verdict.index)
     row = connection.execute(_CALL, {"node": verdict.node, "index": verdict.index}).one_or_none()
     call = None if row is None else KeptCall.of(row)
@@ -264,12 +224,3 @@ def mark_named(connection: Connection, verdict: Verdict) -> None:
     if verdict.evidence is not None:
         posted = evidence.c.validator == verdict.validator, evidence.c.hash == verdict.evidence
         connection.execute(update(evidence).where(*posted).values(expiry=0))
-
-
-def _record_rejection(connection: Connection, verdict: Verdict, number: int) -> None:
-    """Record the event of a rejection, whose row has this number, unless it has been replaced already."""
-    query = select(func.count()).where(same_work(verdicts, verdict), verdicts.c.accepted.is_(False))
-    rejections = max(1, connection.execute(query.where(verdicts.c.id <= number)).scalar_one())
-    data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason, "rejections": rejections}
-    source = f"verdict:{verdict.validator}:{verdict.node}:{verdict.index}:{verdict.root[:10]}"
-    record_event(connection, "rejected", {**data, "validator": verdict.validator}, source)

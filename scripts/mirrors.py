@@ -16,7 +16,7 @@ from itertools import combinations
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("muster", "orchestrator", "worker", "validator", "trainer", "adversary")
+ROOMS = ("muster", "orchestrator", "explorer", "worker", "validator", "trainer", "adversary")
 
 LEAST = 4
 SHARE = 0.6

@@ -5,7 +5,7 @@
 Ends with 1 where a limit is exceeded. The limits of BUDGET are what the last change left. A change that needs less
 lowers its figures. One that needs more raises a figure in a commit of its own, whose body says what users get for it.
 
-A module of the library is imported by a process if a module in `orchestrator/`, `worker/`, `validator/` or `trainer/`,
+A module of the library is imported by a process if a module in `orchestrator/`, `explorer/`, `worker/`, `validator/` or `trainer/`,
 or the relay's start, leads to it. Imports for type checking do not count. The sandbox's guest, which runs on another
 interpreter, and generated bindings are not the library's; the guest's lines are in the budget.
 """
@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import grimp
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PROCESSES: Final = ("orchestrator", "worker", "validator", "trainer")
+PROCESSES: Final = ("orchestrator", "explorer", "worker", "validator", "trainer")
 PRODUCTION: Final = ("muster", *PROCESSES, "adversary")
 SUPPORT: Final = ("benchmarks", "testbed")
 """What only tests and figures use."""
@@ -149,7 +149,7 @@ def settings(section: Any = None) -> int:
 
 def tables() -> tuple[int, int]:
     """Return how many SQL tables the orchestrator has, and how many the other programs have in their journals."""
-    from orchestrator.tables import metadata
+    from muster.ledger.tables import metadata
 
     texts = (ROOT / name for name, _ in tracked("muster/**.py", *(f"{process}/**.py" for process in PROCESSES)))
     made = sum(len(re.findall(r"\bCREATE TABLE\b", text.read_text(encoding="utf-8"))) for text in texts)

@@ -28,7 +28,7 @@ STAMPS = ROOT / ".stamps"
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 SERVERS = ROOT / ".servers"
-CHARTS = ROOT / "orchestrator" / "page" / "static" / "vendor" / "uplot"
+CHARTS = ROOT / "explorer" / "static" / "vendor" / "uplot"
 EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
 PINS = "muster/console/pins"
 CONSTRAINTS = f"{PINS}/constraints.txt"
@@ -47,6 +47,7 @@ IMPORTED = (
     "muster.console",
     "muster.swarm.demo",
     "muster.swarm.report",
+    "explorer.service",
     "orchestrator.service",
     "trainer.launch",
     "validator.service",
@@ -245,7 +246,7 @@ def node_version() -> int:
 
 
 def copy_charts() -> None:
-    """Copy the page's chart library to where the orchestrator serves it from, and wheels take it from."""
+    """Copy the page's chart library to where the explorer serves it from, and wheels take it from."""
     source = ROOT / "node_modules" / "uplot"
     CHARTS.mkdir(parents=True, exist_ok=True)
     for name in ("LICENSE", "dist/uPlot.esm.js", "dist/uPlot.min.css"):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, event
 
-from orchestrator.database import Database
+from muster.ledger.database import Database
 
 
 @dataclass

@@ -12,9 +12,10 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from muster.clients.transport import SignedClient, parse_answer
-from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
+from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES, MAX_SUMMARY_BYTES
 from muster.errors import MalformedError, MismatchError
-from muster.protocol.announcements import BenchmarkScore, DayEarnings, MachineReport, NodeName
+from muster.protocol.acceptance import date_of
+from muster.protocol.announcements import BenchmarkScore, CurrentList, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import (
@@ -273,10 +274,6 @@ class OrchestratorClient(SignedClient):
         """Return where the orchestrator's run is. Check it with `muster.clients.join.check_run`."""
         return await self._get(JoinDocument, "/v1/join")
 
-    async def earnings(self, run: int) -> DayEarnings:
-        """Return what the workers of a run made in the last day."""
-        return await self._get(DayEarnings, f"/v1/runs/{run}/earnings")
-
     async def run_info(self, run: int) -> RunDescription:
         """Return terms, addresses, relays and files of a run: all a newcomer needs."""
         return await self._get(RunDescription, f"/v1/runs/{run}")
@@ -285,14 +282,14 @@ class OrchestratorClient(SignedClient):
         """Return base URLs that serve the run's weights."""
         return (await self.run_info(run)).relays
 
-    async def summary(self, run: int) -> dict[str, Any]:
-        """Return a run in one bounded document. Schema: the orchestrator's OpenAPI document."""
-        return await self._get(dict[str, Any], f"/v1/runs/{run}/summary")
+    async def current(self, run: int) -> CurrentList:
+        """Return who serves weights now, and what nodes said last of their machines."""
+        return await self._get(CurrentList, f"/v1/runs/{run}/current")
 
-    async def chart(self, run: int, metric: str) -> str:
-        """Return a chart of a metric over the run's steps, as SVG."""
-        return (await self._call("GET", f"/v1/runs/{run}/charts/{metric}.svg")).decode()
+    async def day_summary(self, run: int, day: int) -> bytes:
+        """Return what is left of a day, counted from 1970, whose detail is gone. NotFoundError: it is kept.
 
-    async def events(self, run: int, after: int = 0) -> dict[str, Any]:
-        """Return events after number `after`, oldest first: {"events": [...], "cursor": number to go on from}."""
-        return await self._get(dict[str, Any], f"/v1/runs/{run}/events", after=after)
+        Read it with `muster.ledger.summaries.read_day`.
+        """
+        target = f"/v1/runs/{run}/summaries/{date_of(day)}"
+        return await self._call("GET", target, max_bytes=2 * MAX_SUMMARY_BYTES, file_bytes=MAX_SUMMARY_BYTES)

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, FiniteFloat
 
-from muster.protocol.messages import Address, Message, Signature, SignedAs, UInt32, Wei
+from muster.protocol.messages import Address, Many, Message, Signature, SignedAs, UInt32, Wei
 
 MAX_NAME: Final = 40
 """Characters of a node's name."""
@@ -57,6 +57,33 @@ class MachineReport(Message):
     """Completion tokens, over the time since the last report; 0 for a validator."""
     gas_hours: FiniteFloat | None = Field(default=None, ge=0, le=MAX_GAS_HOURS)
     """How long its key's ether lasts at its pace; None: not known."""
+
+
+class CurrentRelay(Message):
+    """Who serves weights, and whose it is."""
+
+    url: str = Field(max_length=200)
+    operator: str = Field(pattern=r"^(0x[0-9a-fA-F]{40})?$")
+    """Empty for one of the run's owner."""
+
+
+class CurrentMachine(Message):
+    """What a node said last of the machine that it runs on. It is not checked, and nothing is paid by it."""
+
+    node: Address
+    device: str = Field(max_length=MAX_DEVICE)
+    devices: int = Field(ge=0, lt=1 << 31)
+    tokens_per_second: FiniteFloat = Field(ge=0)
+    gas_hours: FiniteFloat | None = None
+    received: FiniteFloat = Field(ge=0)
+    """Unix seconds (wall clock)."""
+
+
+class CurrentList(Message):
+    """What lasts only minutes, and is no part of the log. All of it is the orchestrator's word."""
+
+    relays: Many[CurrentRelay] = Field(max_length=64)
+    machines: Many[CurrentMachine]
 
 
 class BenchmarkScore(Message):

@@ -252,9 +252,9 @@ class LogEntry(Message):
     place: int = Field(ge=0, lt=1 << 53)
     """Places are whole numbers without gaps, in the order in which documents become readable."""
     kind: str = Field(pattern=r"^[a-z]{1,16}$")
-    came: int = Field(ge=0)
+    came: int = Field(ge=0, lt=1 << 53)
     """The chain's second of its arrival."""
-    received: FiniteFloat = Field(ge=0)
+    received: FiniteFloat = Field(ge=0, lt=1 << 53)
     """Unix seconds (wall clock)."""
     text: str
     """JSON of the kind's message, signed."""
@@ -381,6 +381,14 @@ class RunDescription(Message):
     """Base URLs that serve weights."""
     files: dict[str, Hash]
     """Content hashes of the run's files (task set, tokenizer, model configuration) by relative path."""
+    title: str = Field(default="", max_length=80)
+    """What the owner calls the run. Text, never markup, as is the next."""
+    about: str = Field(default="", max_length=4000)
+    """What the run trains and why, in the owner's words."""
+    groups_wanted: FiniteFloat = Field(default=0.0, ge=0)
+    """Work is wanted while fewer fresh groups wait for the trainer."""
+    explorer: str = Field(default="", max_length=200)
+    """URL of the run's page; empty where its owner names none."""
 
 
 class JoinDocument(Message):
@@ -442,7 +450,7 @@ class EnvironmentClaim(Message):
 
 
 class DaySummary(Message):
-    """The storage key's signature under what is left of a day of work: `orchestrator.summaries.DayOfWork`."""
+    """The storage key's signature under what is left of a day of work: `muster.ledger.summaries.DayOfWork`."""
 
     struct: ClassVar = "DaySummary"
 

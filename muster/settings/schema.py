@@ -45,7 +45,7 @@ class ChainSettings(Section):
     """Address book written by the deployment."""
     guardian: str = Field(default="", pattern=r"^(0x[0-9a-fA-F]{40})?$")
     """Who may pause new commitments for three days, of a deployment made with these settings; empty: the deployer."""
-    explorer_url: str = Field(default="", pattern=r"^(https?://[^\s\"'<>]+)?$", max_length=200)
+    block_explorer_url: str = Field(default="", pattern=r"^(https?://[^\s\"'<>]+)?$", max_length=200)
     """Block explorer to which the run's page links transactions and addresses; empty: none."""
     confirmations: int = Field(default=0, ge=0, le=1000)
     """Blocks on top of an event before it is acted on."""
@@ -65,6 +65,12 @@ class KeySettings(Section):
     """File with the keystore's password, mode 0600; without it the password is asked for."""
     raw_key_file: Path | None = None
     """File with a raw hex key, mode 0600. Accepted on Anvil (31337) only."""
+
+
+def _are_networks(value: list[str]) -> list[str]:
+    for network in value:
+        ip_network(network)  # raises ValueError
+    return value
 
 
 class OrchestratorSettings(Section):
@@ -106,18 +112,13 @@ class OrchestratorSettings(Section):
     """What the page calls the run, instead of its number. Text, never markup."""
     about: str = Field(default="", max_length=4000)
     """What the run trains and why, in the owner's words. Text, never markup; empty lines part its paragraphs."""
-    watchers: int = Field(default=1000, ge=0, le=100_000)
-    """Browsers that may follow the run's state at the same time, half of them from one address; nodes are apart."""
+    explorer_url: str = Field(default="", pattern=r"^(https?://[^\s\"'<>]+)?$", max_length=200)
+    """URL of the run's page (muster explorer), to which addresses of pages are sent on; empty: it has none."""
     trusted_proxies: list[str] = []
     """Addresses or networks of reverse proxies in front of it, whose X-Forwarded-For names the address that limits
     count; without them all that a proxy passes on counts as one address's, which gets half of the room at most."""
 
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _are_networks(cls, value: list[str]) -> list[str]:
-        for network in value:
-            ip_network(network)  # raises ValueError
-        return value
+    _networks = field_validator("trusted_proxies")(_are_networks)
 
     @field_validator("url")
     @classmethod
@@ -126,6 +127,21 @@ class OrchestratorSettings(Section):
         if urlsplit(value).path not in ("", "/") or "?" in value:
             raise ValueError("it must be a host's own URL without a path, such as https://muster.example.org")
         return value
+
+
+class ExplorerSettings(Section):
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 for all."""
+    port: int = Field(default=8800, ge=0, le=65535)
+    """0 takes a free one, which the log names."""
+    state_dir: Path = Path(".muster/explorer")
+    """Its database, and files that it shows; may be deleted, and is filled again from chain and log."""
+    watchers: int = Field(default=1000, ge=0, le=100_000)
+    """Browsers that may follow the run's state at the same time, half of them from one address."""
+    trusted_proxies: list[str] = []
+    """Addresses or networks of reverse proxies in front of it, as of the orchestrator."""
+
+    _networks = field_validator("trusted_proxies")(_are_networks)
 
 
 class WorkerSettings(Section):
@@ -382,6 +398,7 @@ class Settings(Section):
     chain: ChainSettings = ChainSettings()
     keys: KeySettings = KeySettings()
     orchestrator: OrchestratorSettings = OrchestratorSettings()
+    explorer: ExplorerSettings = ExplorerSettings()
     worker: WorkerSettings = WorkerSettings()
     validator: ValidatorSettings = ValidatorSettings()
     trainer: TrainerSettings = TrainerSettings()

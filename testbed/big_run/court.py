@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from orchestrator.events import MAX_EVENTS
+from muster.ledger.events import MAX_EVENTS
 from testbed.big_run.rows import Row, Rows
 from testbed.big_run.shape import CHEATER_EVERY, REASONS, REJECTED, hashes
 

@@ -12,8 +12,8 @@ from typing import Final
 from sqlalchemy import Connection, Table, create_engine, text
 from sqlalchemy.dialects import sqlite
 
-from orchestrator import tables
-from orchestrator.database import Database
+from muster.ledger import tables
+from muster.ledger.database import Database
 from testbed.big_run.court import CourtRows
 from testbed.big_run.rows import Row, Rows, buckets_of, metrics_of
 

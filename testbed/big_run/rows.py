@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from explorer.series import BASE, LEVELS
 from muster.constants import HOUR_SECONDS
+from muster.ledger.tables import PAYMENTS
 from muster.protocol.looks import hold_seconds
 from muster.protocol.terms import Terms
-from orchestrator.page.series import BASE, LEVELS
-from orchestrator.tables import PAYMENTS
 from testbed.big_run.shape import (
     ACCEPTED,
     DAY_SECONDS,

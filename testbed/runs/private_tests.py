@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 from fastapi.routing import APIRoute
 
+from explorer.routes import pages
 from muster.authoring.tasks.generated import make_task_set
 from muster.chain.client import Chain
 from muster.chain.keys import write_secret
@@ -45,7 +46,6 @@ from muster.settings.toml import to_toml
 from muster.swarm.plan import PROFILE
 from muster.tasksets.taskset import TaskSet
 from muster.verification.rules import Rules
-from orchestrator.page.routes import pages
 from testbed.chain.anvil import Anvil
 from testbed.machine import Machine
 from testbed.processes import Service, ended

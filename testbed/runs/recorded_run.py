@@ -14,11 +14,22 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Connection
 from starlette.requests import Request
 
+from explorer.routes import pages
+from explorer.source import PageSource
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.registry import Convicted, Fined, Registered, Role
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
+from muster.ledger import tallies
+from muster.ledger.attribution import Attribution
+from muster.ledger.chain_projection import ChainProjection
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.queries import verdict_of as known_verdict
+from muster.ledger.statements import insert_once
+from muster.ledger.tables import node_names
+from muster.ledger.tallies import CommitmentState
 from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.keys import RunKeys
@@ -27,19 +38,8 @@ from muster.protocol.messages import LogEntry, Message, SignedText, StepReport, 
 from muster.protocol.terms import Terms, WorkClass
 from muster.settings.schema import OrchestratorSettings
 from muster.tasksets.document import TaskSetDocument
-from orchestrator import tallies
-from orchestrator.attribution import Attribution
-from orchestrator.chain_projection import ChainProjection
-from orchestrator.database import Database
 from orchestrator.log import Log, Placed, head_of
-from orchestrator.page.routes import pages
-from orchestrator.page.source import PageSource
-from orchestrator.queries import Queries
-from orchestrator.queries import verdict_of as known_verdict
 from orchestrator.reports import Reports
-from orchestrator.statements import insert_once
-from orchestrator.tables import node_names
-from orchestrator.tallies import CommitmentState
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import KeptCall, Verdicts, gives_way
 from testbed.samples.messages import receipt_of, request_of, verdict_of

@@ -26,13 +26,13 @@ from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts import registry, run_terms, runs, token
 from muster.contracts.registry import Role
 from muster.contracts.run_terms import Keys, RunCreated
+from muster.ledger.database import Database
 from muster.protocol.draws import chain_preimages, link_of
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.hashes import hash_bytes, keccak
 from muster.protocol.keys import ZERO_ADDRESS
 from muster.protocol.messages import Verdict
 from muster.settings.schema import ChainSettings
-from orchestrator.database import Database
 from testbed.chain.anvil import Anvil, free_port
 from testbed.chain.contracts import deploy_on
 from testbed.http import get, get_json, open_url
@@ -270,6 +270,39 @@ class Orchestrator(Service):
             await database.write(lambda connection: connection.execute(statement))
         finally:
             await database.close()
+
+    def first_event(self, path: str) -> bytes:
+        """Return the first of the server-sent events of a path, whose answer has no end."""
+        with open_url(self.url + path, timeout=BOUND) as reply:
+            return b"".join(iter(reply.readline, b"\n"))
+
+
+class Explorer(Service):
+    """A real explorer process of what an orchestrator at a URL serves."""
+
+    def __init__(self, run_fixture: RunFixture, folder: Path, orchestrator: str, **settings: object) -> None:
+        """Write its settings. settings: beside what it needs; those without a section are of `explorer`."""
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        needed = {"port": self.port, "state_dir": folder / "state"}
+        shared = run_fixture.settings_file | {"orchestrator.url": orchestrator}
+        super().__init__("explorer", folder, shared | prefixed("explorer", needed | settings))
+
+    def is_ready(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_running:
+            status, said = self.stop()
+            assert status == 0, said
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Return status and body of a plain GET; (0, b"") when no server answers."""
+        return get(self.url + path)
+
+    def json(self, path: str) -> Any:
+        """Return a JSON answer; {} when no server answers, or the request is refused."""
+        return get_json(self.url + path)
 
     def first_event(self, path: str) -> bytes:
         """Return the first of the server-sent events of a path, whose answer has no end."""

@@ -12,12 +12,12 @@ from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteCommit
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Convicted, Registered, Retired, Role, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
+from muster.ledger import tables
+from muster.ledger.chain_projection import ChainProjection
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.statements import insert_once
 from muster.protocol.kinds import kind_of
-from orchestrator import tables
-from orchestrator.chain_projection import ChainProjection
-from orchestrator.database import Database
-from orchestrator.queries import Queries
-from orchestrator.statements import insert_once
 from testbed.samples.terms import terms_of
 
 WORKER, VALIDATOR, OPERATOR = ("0x" + digit * 40 for digit in "abc")

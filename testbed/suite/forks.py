@@ -42,7 +42,7 @@ FORKED: Final = frozenset(
         "muster",
         "muster.shardcast",
         "orchestrator",
-        "orchestrator.page.reading_process",
+        "explorer.reading_process",
         "tests.engine.gpu_config",
         "tests.engine.split_engine",
         "testbed.runs.learner_process",

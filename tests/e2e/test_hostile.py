@@ -9,8 +9,8 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from benchmarks.page import PAGE_NAMES, pages_of
-from orchestrator.page.render import shown
-from orchestrator.page.rows import MAX_TEXT
+from explorer.render import shown
+from explorer.rows import MAX_TEXT
 from testbed import page_checks
 from testbed.big_run.process import BigRun
 from testbed.browser import evaluate, measured, visiting

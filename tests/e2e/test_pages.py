@@ -10,8 +10,8 @@ import pytest
 from playwright.async_api import Browser
 
 from benchmarks.page import PAGE_NAMES, pages_of
+from explorer.render import number
 from muster.protocol.messages import StepReport
-from orchestrator.page.render import number
 from testbed import page_checks
 from testbed.big_run.process import BigRun
 from testbed.browser import WIDTHS, evaluate, measured, visiting

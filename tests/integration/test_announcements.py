@@ -15,14 +15,14 @@ from sqlalchemy import update
 
 from muster.clients.storage import SegmentStore
 from muster.errors import RefusedError
+from muster.ledger.database import Database
+from muster.ledger.tables import entries, machines, node_names, scores
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import LogEntry
 from muster.protocol.requests import sign_request
-from orchestrator.database import Database
-from orchestrator.page.announcement_routes import MAX_REPORT_BYTES, MAX_SIGNED_BYTES
-from orchestrator.tables import entries, machines, node_names, scores
+from orchestrator.announcement_routes import MAX_REPORT_BYTES, MAX_SIGNED_BYTES
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until

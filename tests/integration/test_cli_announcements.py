@@ -18,11 +18,11 @@ from muster.clients.run_data import task_set_path
 from muster.console import sampling
 from muster.console.evaluate.weights import fetch_run_step
 from muster.console.session import Options, Session
+from muster.ledger.tables import entries, node_names, scores
 from muster.models.files import model_hash
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import recover_signer
 from muster.settings.toml import to_toml
-from orchestrator.tables import entries, node_names, scores
 from testbed.chain.contracts import Deployment
 from testbed.machine import Machine
 from testbed.runs.run_fixture import Orchestrator, RunFixture

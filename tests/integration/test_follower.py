@@ -18,12 +18,12 @@ from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
 from muster.contracts import court
 from muster.errors import RefusedError, StorageError, UnreachableError
+from muster.ledger import chain_follower as follower
+from muster.ledger import tables
+from muster.ledger.chain_follower import Follower
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
 from muster.protocol.kinds import kind_of
-from orchestrator import chain_follower as follower
-from orchestrator import tables
-from orchestrator.chain_follower import Follower
-from orchestrator.database import Database
-from orchestrator.queries import Queries
 from testbed.chain.anvil import Anvil
 from testbed.chain.balancer import always, balanced, first, never
 from testbed.chain.contracts import deploy_on

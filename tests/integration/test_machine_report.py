@@ -10,9 +10,9 @@ import pytest
 from muster.clients import machine_report
 from muster.clients.machine_report import MachineReporter, TokenRate
 from muster.clients.orchestrator import OrchestratorClient
+from muster.ledger.tables import machines
 from muster.protocol.announcements import MachineReport, clean_device
 from muster.runtime.processor import processor_name
-from orchestrator.tables import machines
 from testbed.chain.contracts import Deployment
 from testbed.processes import ended
 from testbed.runs.run_fixture import Orchestrator, RunFixture

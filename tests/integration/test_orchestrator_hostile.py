@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from muster.ledger.database import Database
+from muster.ledger.statements import insert_once
+from muster.ledger.tables import nodes
 from muster.protocol.announcements import MachineReport
 from muster.protocol.hashes import content_hash
 from muster.protocol.receipts import upload_target
 from muster.protocol.requests import sign_request
-from orchestrator.database import Database
 from orchestrator.service import METRICS_SECONDS
-from orchestrator.statements import insert_once
-from orchestrator.tables import nodes
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.waiting import BOUND, until
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from explorer.live import LiveState
 from muster.protocol.messages import StepReport
-from orchestrator.page.live import LiveState
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 from testbed.waiting import BOUND
 

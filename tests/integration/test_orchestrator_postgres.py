@@ -17,13 +17,13 @@ from psycopg import sql
 from sqlalchemy import select
 
 from muster.errors import ConfigError, StorageError
+from muster.ledger import database as module
+from muster.ledger import postgres, tables
+from muster.ledger.database import Database
+from muster.ledger.statements import upsert
 from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import StepReport
 from muster.protocol.requests import sign_request
-from orchestrator import database as module
-from orchestrator import postgres, tables
-from orchestrator.database import Database
-from orchestrator.statements import upsert
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.servers.postgres import PASSWORD, PostgresServer
 from testbed.waiting import BOUND, wait_until
@@ -88,7 +88,7 @@ async def test_a_database_that_cannot_hold_every_text_is_refused(server: Postgre
 
 async def test_without_its_driver_the_next_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    monkeypatch.delitem(sys.modules, "orchestrator.postgres")
+    monkeypatch.delitem(sys.modules, "muster.ledger.postgres")
     with pytest.raises(ConfigError, match="psycopg") as refused:
         await Database.open("postgresql://127.0.0.1/muster", ABOUT)
     assert refused.value.hint == "pip install 'psycopg[binary]'"

@@ -21,9 +21,9 @@ from muster.chain.keys import create_keystore, write_secret
 from muster.constants import REQUEST_LIFETIME_SECONDS, SAMPLE_BLOCKS
 from muster.contracts import runs
 from muster.errors import RefusedError, UnreachableError
+from muster.ledger.database import Database
 from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
-from orchestrator.database import Database
 from testbed.chain.anvil import Anvil
 from testbed.http import open_url
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash

@@ -11,6 +11,7 @@ import httpx2
 import psutil
 import pytest
 
+from explorer.rows import MAX_TEXT
 from muster.authoring.tasks.generated import make_task_set
 from muster.models.files import tokenizer_hash
 from muster.protocol.draws import DrawSource, draw_of
@@ -19,13 +20,12 @@ from muster.protocol.messages import StepReport
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
-from orchestrator.page.rows import MAX_TEXT
 from testbed.runs.run_fixture import Orchestrator, RunFixture
 from testbed.samples.texts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
 
-READING = "orchestrator.page.reading_process"
+READING = "explorer.reading_process"
 
 
 @pytest.fixture(scope="module")

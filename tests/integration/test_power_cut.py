@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from muster.ledger.tables import uploads, verdicts
 from muster.proofs.native import compiler
-from orchestrator.tables import uploads, verdicts
 from testbed.power_cut import Power
 from testbed.processes import Process
 from testbed.runs.power_story import PowerStory

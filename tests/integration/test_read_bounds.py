@@ -14,11 +14,11 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Connection
 
 import orchestrator.service
+from explorer.routes import pages
 from muster.chain.keys import load_signer
+from muster.ledger.tables import metadata
 from muster.settings.sources import load_settings
 from orchestrator.app import create_app
-from orchestrator.page.routes import pages
-from orchestrator.tables import metadata
 from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.shape import Shape
 from testbed.sql_costs import CountedDatabase, Reads, reads_of

@@ -17,13 +17,13 @@ import pytest
 
 from muster.clients.storage import ContentStore, SegmentStore
 from muster.errors import RefusedError
+from muster.ledger.summaries import read_day
+from muster.ledger.tables import evidence, tallies
 from muster.protocol.acceptance import date_of
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import StepReport
 from muster.runtime.documents import canonical_json
 from orchestrator.retention import KINDS
-from orchestrator.summaries import read_day
-from orchestrator.tables import evidence, tallies
 from testbed.chain.anvil import Anvil
 from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture, some_hash
 from testbed.runs.story import Story

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orchestrator.database import Database
+from muster.ledger.database import Database
 
 
 @pytest.fixture

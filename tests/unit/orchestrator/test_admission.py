@@ -14,13 +14,13 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 
+from explorer.routes import documents, pages
+from muster.ledger.database import LANE
 from muster.protocol.requests import HEADER_SIGNATURE
 from muster.runtime.connection_table import ConnectionTable, Owner
 from orchestrator import admission
 from orchestrator.admission import ALWAYS, Admission, Listener, Slots
 from orchestrator.app import about, contributed, files, judgements, runs
-from orchestrator.database import LANE
-from orchestrator.page.routes import documents, pages
 
 LISTENERS: tuple[Listener, ...] = ("members", "public")
 TRAINER, MEMBER = Owner("0xtrainer", is_trainer=True), Owner("0xmember", is_trainer=False)

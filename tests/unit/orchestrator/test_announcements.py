@@ -13,17 +13,17 @@ from sqlalchemy import insert, select
 
 from muster.chain.keys import Signer
 from muster.errors import RefusedError
+from muster.ledger.database import Database
+from muster.ledger.queries import NodeRecord
+from muster.ledger.run_facts import ChainState
+from muster.ledger.tables import checkpoints, events, machines, node_names, nodes, scores
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import content_hash
+from orchestrator import announcements as room
+from orchestrator.announcements import Announcements
 from orchestrator.auth import Caller
-from orchestrator.database import Database
 from orchestrator.log import Log
-from orchestrator.page import announcements as room
-from orchestrator.page.announcements import Announcements
-from orchestrator.queries import NodeRecord
-from orchestrator.run_facts import ChainState
-from orchestrator.tables import checkpoints, events, machines, node_names, nodes, scores
 from testbed.samples.messages import request_of
 
 OPERATOR, NODE, TRAINER, OWNER, OTHER = (Signer.from_key(digit * 64) for digit in "12345")

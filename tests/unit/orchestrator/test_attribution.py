@@ -16,16 +16,16 @@ from muster.contracts.runs import CheckpointPublished, WorkCommitted
 from muster.environments.registry import default_manifest
 from muster.environments.task import ask
 from muster.grading.masters import Masters
+from muster.ledger import tables
+from muster.ledger.attribution import Attribution
+from muster.ledger.chain_projection import ChainProjection
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.tallies import find_commitment, set_statuses
 from muster.protocol.draws import draw_base, draw_commitment
 from muster.protocol.terms import Terms
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
-from orchestrator import tables
-from orchestrator.attribution import Attribution
-from orchestrator.chain_projection import ChainProjection
-from orchestrator.database import Database
-from orchestrator.queries import Queries
-from orchestrator.tallies import find_commitment, set_statuses
 from testbed.samples.terms import terms_of
 
 ADA, BOB = "0x" + "0A" * 20, "0x" + "0B" * 20

@@ -11,9 +11,10 @@ from sqlalchemy import func, insert, select
 from starlette.requests import Request
 
 from muster.constants import MAX_FILE_BYTES, SLOWEST_BYTES_PER_SECOND
-from orchestrator import auth, tables
+from muster.ledger import tables
+from muster.ledger.database import Database
+from orchestrator import auth
 from orchestrator.auth import SWEPT_ROWS, Nonces
-from orchestrator.database import Database
 
 ABOUT = "run 1 of 0xab on chain 31337"
 WORKER, VALIDATOR = ("0x" + digit * 40 for digit in "ab")

@@ -15,6 +15,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, delete, insert
 
+from explorer import boards as boards_module
+from explorer import members as members_module
+from explorer.boards import Boards
+from explorer.feed import PINNED
+from explorer.feed_log import PINNED_SECONDS, OverviewFeed, read_overview_feed
+from explorer.leaderboard import ValidatorLine, WorkerLine
+from explorer.live import LiveSource
+from explorer.members import uptime
+from explorer.overview import BenchmarkLine, MachineKind, RunIdentity
+from explorer.series import SeriesPage
+from explorer.source import PageSource
 from muster.constants import HOUR_SECONDS, TOKEN
 from muster.contracts.court import AbsenceReported, Outcome, VoteRevealed
 from muster.contracts.refutations import Flaw, Refuted
@@ -22,28 +33,17 @@ from muster.contracts.registry import Fined
 from muster.contracts.run_terms import Keys, Tenure
 from muster.contracts.runs import Claimed, HourSealed
 from muster.errors import RefusedError
+from muster.ledger import tables
+from muster.ledger.attribution import Attribution
+from muster.ledger.database import Database
+from muster.ledger.queries import NodeRecord
+from muster.ledger.run_facts import ChainState
 from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.keys import RunKeys
 from muster.protocol.messages import RelayOffer
-from orchestrator import tables
-from orchestrator.attribution import Attribution
 from orchestrator.auth import Caller
-from orchestrator.database import Database
-from orchestrator.page import boards as boards_module
-from orchestrator.page import members as members_module
-from orchestrator.page.boards import Boards
-from orchestrator.page.feed import PINNED
-from orchestrator.page.feed_log import PINNED_SECONDS, OverviewFeed, read_overview_feed
-from orchestrator.page.leaderboard import ValidatorLine, WorkerLine
-from orchestrator.page.live import LiveSource
-from orchestrator.page.members import uptime
-from orchestrator.page.overview import BenchmarkLine, MachineKind, RunIdentity
-from orchestrator.page.series import SeriesPage
-from orchestrator.page.source import PageSource
-from orchestrator.queries import NodeRecord
 from orchestrator.relay_directory import RelayDirectory
-from orchestrator.run_facts import ChainState
 from testbed.runs.recorded_run import OPERATOR, TERMS, TRAINER, VALIDATORS, WORKERS, ToldRun, file_hash
 from testbed.samples.messages import request_of
 

@@ -15,18 +15,18 @@ from starlette.requests import Request
 
 from muster.constants import UNNAMED_SECONDS
 from muster.errors import RefusedError
+from muster.ledger.database import Database
+from muster.ledger.queries import NodeRecord
+from muster.ledger.run_facts import ChainState
+from muster.ledger.statements import insert_once
+from muster.ledger.tables import commitments, uploads
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import Upload
 from muster.protocol.receipts import upload_target
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
-from orchestrator.database import Database
 from orchestrator.log import Log
-from orchestrator.queries import NodeRecord
-from orchestrator.run_facts import ChainState
-from orchestrator.statements import insert_once
-from orchestrator.tables import commitments, uploads
 from orchestrator.uploads import Uploads, full
 from orchestrator.verdicts import MAX_UNNAMED, Verdicts, mark_named
 from testbed.samples.commitments import KEYS, NODE, STORAGE, rules

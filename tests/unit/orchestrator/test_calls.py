@@ -13,14 +13,14 @@ from muster.chain.types import Block
 from muster.contracts.registry import Role
 from muster.contracts.runs import HourSealed
 from muster.errors import RefusedError
+from muster.ledger.database import Database
+from muster.ledger.queries import NodeRecord
+from muster.ledger.tallies import find_commitment
 from muster.protocol.looks import Seat, call_order, hold_seconds, link_due_at
 from muster.protocol.messages import CallAnswer, CallQuestion, LookList, ValidatorTotal
 from orchestrator.auth import Caller
 from orchestrator.calls import Calls
-from orchestrator.database import Database
-from orchestrator.queries import NodeRecord
 from orchestrator.shown import ShownDocuments
-from orchestrator.tallies import find_commitment
 from testbed.runs.recorded_run import HOUR, RUN, SampleRun, address, hash_of
 from testbed.samples.messages import request_of, verdict_of
 

@@ -9,21 +9,21 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from sqlalchemy import Connection, Table, create_engine, delete, inspect, select
 
+from explorer.summary import node_lines
 from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Outcome, VoteCommitted, VoteRevealed
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Convicted, Fined, Registered, Role, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Voided, WorkCommitted
 from muster.errors import ConfigError
+from muster.ledger import events as event_log
+from muster.ledger import tables
+from muster.ledger.chain_projection import ChainProjection
+from muster.ledger.database import Database
+from muster.ledger.events import EventPage, events_after, record_event
+from muster.ledger.queries import Queries, member_of
+from muster.ledger.run_facts import ChainState
+from muster.ledger.statements import insert_once, upsert
 from muster.protocol.kinds import kind_of
-from orchestrator import events as event_log
-from orchestrator import tables
-from orchestrator.chain_projection import ChainProjection
-from orchestrator.database import Database
-from orchestrator.events import EventPage, events_after, record_event
-from orchestrator.page.summary import node_lines
-from orchestrator.queries import Queries, member_of
-from orchestrator.run_facts import ChainState
-from orchestrator.statements import insert_once, upsert
 from testbed.samples.projection import (
     OPERATOR,
     ROOT,

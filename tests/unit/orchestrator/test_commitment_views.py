@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from explorer.commitments import CommitmentView, commitment_view
 from muster.constants import TOKEN
 from muster.contracts.court import Outcome
 from muster.contracts.refutations import Flaw, Refuted
@@ -15,6 +16,7 @@ from muster.contracts.runs import Claimed
 from muster.environments.registry import default_manifest
 from muster.environments.task import ask
 from muster.errors import RefusedError
+from muster.ledger.database import Database
 from muster.protocol.draws import DrawSource, draw_of
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.kinds import kind_of
@@ -22,8 +24,6 @@ from muster.protocol.reasons import POOLED, REASONS
 from muster.protocol.terms import WorkClass
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
-from orchestrator.database import Database
-from orchestrator.page.commitments import CommitmentView, commitment_view
 from testbed.runs.recorded_run import CHAIN, HOUR, RUN, RUNS, SampleRun, address, hash_of
 
 CLASSES = (WorkClass(10_000, (8, 16)), WorkClass(20_000, (16, 32)))

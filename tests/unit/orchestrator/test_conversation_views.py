@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from explorer import render
+from explorer.rows import MAX_PIECES, MAX_TEXT, RowRead, read_row
 from muster.rollouts.schema import Rollout
-from orchestrator.page import render
-from orchestrator.page.rows import MAX_PIECES, MAX_TEXT, RowRead, read_row
 from testbed.samples.chat_templates import family_tokenizer
 from testbed.samples.rollouts import rollout
 from testbed.samples.texts import HOSTILE

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
+from explorer.courtroom import CasePage, CaseView, case_page, case_view
 from muster.constants import TOKEN
 from muster.contracts.court import AbsenceReported, Outcome
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Role
 from muster.errors import RefusedError
+from muster.ledger.database import Database
 from muster.protocol.kinds import NO_ROW, kind_of
 from muster.protocol.reasons import REASONS
-from orchestrator.database import Database
-from orchestrator.page.courtroom import CasePage, CaseView, case_page, case_view
 from testbed.runs.recorded_run import HOUR, SampleRun, address, hash_of
 
 OPENED = (HOUR + 1) * 3600

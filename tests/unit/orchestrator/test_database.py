@@ -15,10 +15,10 @@ from sqlalchemy import Connection, Engine, create_engine, delete, event, func, s
 from sqlalchemy.exc import DBAPIError
 
 from muster.errors import ConfigError, StorageError
-from orchestrator import database as module
-from orchestrator import tables
-from orchestrator.database import LANE, Database
-from orchestrator.statements import insert_once, upsert
+from muster.ledger import database as module
+from muster.ledger import tables
+from muster.ledger.database import LANE, Database
+from muster.ledger.statements import insert_once, upsert
 from testbed.waiting import BOUND, until
 
 ABOUT = "a test"
@@ -33,9 +33,9 @@ SWALLOW = {
 
 WRITING = """
 import asyncio, itertools, sys
-from orchestrator import tables
-from orchestrator.database import Database
-from orchestrator.statements import insert_once
+from muster.ledger import tables
+from muster.ledger.database import Database
+from muster.ledger.statements import insert_once
 
 async def main(url, about):
     database, numbers = await Database.open(url, about), itertools.count()

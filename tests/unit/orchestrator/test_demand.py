@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.contracts.registry import Role
-from orchestrator.database import Database
+from muster.ledger.database import Database
 from testbed.runs.recorded_run import SampleRun
 
 

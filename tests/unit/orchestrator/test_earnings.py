@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from explorer.earnings import WorkerDay, day_earnings, earnings_of
 from muster.constants import TOKEN
 from muster.contracts.registry import Retired, Role
+from muster.ledger.database import Database
 from muster.protocol.announcements import DayEarnings
-from orchestrator.database import Database
-from orchestrator.page.earnings import WorkerDay, day_earnings, earnings_of
 from testbed.runs.recorded_run import HOUR, RUN, SampleRun, address
 
 NOW = 100 * 3600

@@ -12,6 +12,8 @@ import pytest
 
 from muster.chain.keys import Signer
 from muster.errors import RefusedError
+from muster.ledger.database import Database
+from muster.ledger.run_facts import ChainState
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.messages import EnvironmentDecision
 from muster.settings.schema import OrchestratorSettings
@@ -19,10 +21,8 @@ from muster.tasksets.contribution_pack import Pack, write_pack
 from orchestrator import environments as room
 from orchestrator import upload_slots
 from orchestrator.auth import Caller
-from orchestrator.database import Database
 from orchestrator.environments import Environments
 from orchestrator.log import Log
-from orchestrator.run_facts import ChainState
 from testbed.samples.contributions import AUTHOR, contribution
 
 OWNER, OTHER = Signer.from_key("c3" * 32), Signer.from_key("b2" * 32)

@@ -10,10 +10,10 @@ from sqlalchemy import update
 
 from muster.chain.gas import COMMITMENT_GAS, TRANSACTION_GAS
 from muster.contracts.registry import Role
-from orchestrator.database import Database
-from orchestrator.gas_pace import LAST_COMMITMENTS, hourly_gas
-from orchestrator.statements import insert_once
-from orchestrator.tables import seals, uploads, votes
+from muster.ledger.database import Database
+from muster.ledger.gas_pace import LAST_COMMITMENTS, hourly_gas
+from muster.ledger.statements import insert_once
+from muster.ledger.tables import seals, uploads, votes
 from testbed.runs.recorded_run import HOUR, SampleRun, address
 
 NOW = (HOUR + 100) * 3600

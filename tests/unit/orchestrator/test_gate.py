@@ -12,14 +12,15 @@ from sqlalchemy import Connection, update
 from starlette.requests import Request
 
 from muster.errors import RefusedError
+from muster.ledger import tables
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.run_facts import ChainState
+from muster.ledger.statements import insert_once
 from muster.protocol.hashes import NOTHING_HASH
 from muster.protocol.requests import HEADER_SIGNATURE, sign_request
-from orchestrator import auth, tables
+from orchestrator import auth
 from orchestrator.auth import Gate
-from orchestrator.database import Database
-from orchestrator.queries import Queries
-from orchestrator.run_facts import ChainState
-from orchestrator.statements import insert_once
 from testbed.samples.messages import HERE, KEY, OTHER, Key
 from testbed.samples.terms import keys_of, terms_of
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from explorer.hours import Account, HourLine, PayClock, pay_by_hour
 from muster.constants import HOUR_SECONDS
+from muster.ledger.read_model import Counts
 from muster.protocol.windows import end_of, matures_at, payable_at
-from orchestrator.page.hours import Account, HourLine, PayClock, pay_by_hour
-from orchestrator.read_model import Counts
 
 PAY = 7
 

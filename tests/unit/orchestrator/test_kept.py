@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from orchestrator.kept import MAX_KEPT, KeptAnswers
+from muster.runtime.kept import MAX_KEPT, KeptAnswers
 
 
 class Maker:

@@ -12,11 +12,12 @@ import pytest
 from sqlalchemy import Connection, select
 
 from muster.errors import ConfigError, StorageError
-from orchestrator import lease, tables
-from orchestrator.database import Database
+from muster.ledger import tables
+from muster.ledger.database import Database
+from muster.ledger.statements import upsert
+from orchestrator import lease
 from orchestrator.lease import leading, only_process, own_spool
 from orchestrator.start_mark import StartMark
-from orchestrator.statements import upsert
 from testbed.servers.postgres import PostgresServer
 from testbed.waiting import until
 
@@ -74,7 +75,7 @@ async def test_news_of_one_process_is_a_new_version_for_all(pair: Pair) -> None:
 
 
 async def test_concurrent_requests_share_reads_of_the_version(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.postgres import OpenConnection
+    from muster.ledger.postgres import OpenConnection
 
     statements, scalar = [], OpenConnection.scalar
 

@@ -16,14 +16,14 @@ import pytest
 import uvicorn
 from starlette.requests import Request
 
+from explorer import live_hub
+from explorer.feed import FeedLine
+from explorer.live import MAX_LINES, LiveState, Snapshot
+from explorer.live_hub import BUFFER_LINES, FIRST_LINES, LiveHub, Watcher
 from muster.errors import StorageError
 from muster.runtime.connection_table import ConnectionTable
 from muster.runtime.http_limits import bounded_config
 from orchestrator.__main__ import LIMITS
-from orchestrator.page import live_hub
-from orchestrator.page.feed import FeedLine
-from orchestrator.page.live import MAX_LINES, LiveState, Snapshot
-from orchestrator.page.live_hub import BUFFER_LINES, FIRST_LINES, LiveHub, Watcher
 from testbed.waiting import until
 
 PATIENCE = 20.0

@@ -13,18 +13,17 @@ from sqlalchemy import Connection, delete
 
 from muster.clients.storage import SegmentStore
 from muster.errors import RefusedError, StorageError
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.run_facts import ChainState
+from muster.ledger.statements import upsert
+from muster.ledger.tables import entries, meta
 from muster.protocol.announcements import NodeName
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.messages import LogDocument, LogEntry, LogPage, SignedText, StepReport
 from muster.protocol.receipts import sign_text
-from muster.runtime import failpoints
-from orchestrator import problems
-from orchestrator.database import Database
+from muster.runtime import failpoints, problems
 from orchestrator.log import Kind, Log, Offered, Placed, Taken, head_of
-from orchestrator.queries import Queries
-from orchestrator.run_facts import ChainState
-from orchestrator.statements import upsert
-from orchestrator.tables import entries, meta
 from testbed.samples.messages import HERE, KEY, OTHER
 from testbed.samples.terms import keys_of, terms_of
 

@@ -6,13 +6,13 @@ import importlib
 import json
 import pkgutil
 
+import orchestrator.page
 import pytest
 
-import orchestrator.page
+from explorer.nodes import PaymentLine
+from muster.ledger.events import EventLine
 from muster.protocol.announcements import DayEarnings
 from muster.protocol.messages import Message
-from orchestrator.events import EventLine
-from orchestrator.page.nodes import PaymentLine
 
 MONEY = (
     "amount bounty claimable claimed cost day earned escrow_free fined high in_window low maturing median pay slashed "

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from explorer.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page, node_view
 from muster.constants import TOKEN
 from muster.contracts.court import Outcome
 from muster.contracts.registry import Fined, Retired, Role, Withdrawn
 from muster.contracts.runs import Claimed, HourSealed
 from muster.errors import RefusedError
-from orchestrator.database import Database
-from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page, node_view
-from orchestrator.statements import upsert
-from orchestrator.tables import machines
+from muster.ledger.database import Database
+from muster.ledger.statements import upsert
+from muster.ledger.tables import machines
 from testbed.runs.recorded_run import HOUR, RUN, SampleRun, address
 
 PAY = 2 * TOKEN

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import typer.main
 
+from explorer.commitments import commitment_view
+from explorer.courtroom import case_view
+from explorer.steps import step_view
 from muster.console import app as cli
 from muster.contracts.registry import Role
-from orchestrator.database import Database
-from orchestrator.page.commitments import commitment_view
-from orchestrator.page.courtroom import case_view
-from orchestrator.page.steps import step_view
+from muster.ledger.database import Database
 from testbed.runs.recorded_run import SampleRun, address
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from explorer.feed import feed_lines, folded, state_sentence
 from muster.constants import TOKEN
+from muster.ledger.events import EventLine
 from muster.protocol.messages import Demand
-from orchestrator.events import EventLine
-from orchestrator.page.feed import feed_lines, folded, state_sentence
 
 NODE, JUDGE = "0x00000000000000000000000000000000000000A1", "0x00000000000000000000000000000000000000B2"
 NAMES = {JUDGE: "judge \u202eone"}

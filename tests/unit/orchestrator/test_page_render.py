@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from explorer import render
+from explorer.courtroom import CaseRow, CaseView, charge
+from explorer.site import PAGES
+from explorer.words import SECTIONS, WORDS, anchor_of
 from muster.constants import TOKEN
 from muster.runtime.printable import BLANKS
-from orchestrator.page import render
-from orchestrator.page.courtroom import CaseRow, CaseView, charge
-from orchestrator.page.site import PAGES
-from orchestrator.page.words import SECTIONS, WORDS, anchor_of
 
 ADDRESS = "0x00000000000000000000000000000000000000A1"
 

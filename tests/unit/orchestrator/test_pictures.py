@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.page.pictures import chart_svg, short_number, tick_step, ticks
-from orchestrator.page.series import Series, SeriesPage
+from explorer.pictures import chart_svg, short_number, tick_step, ticks
+from explorer.series import Series, SeriesPage
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</text><script>alert(1)</script>\x1b[31m\u202egnp.\x00"

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Connection
 
 from muster.errors import StorageError
-from orchestrator.database import Database
-from orchestrator.queries import Queries
-from orchestrator.run_facts import ChainState
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.run_facts import ChainState
 from testbed.samples.commitments import rules
 
 NODE = "0x" + "11" * 20

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from orchestrator.database import Database
+from explorer.rollouts import accepted_files
+from explorer.source import PageSource
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.statements import insert_once
+from muster.ledger.tables import nodes
 from orchestrator.log import page_of
-from orchestrator.page.rollouts import accepted_files
-from orchestrator.page.source import PageSource
-from orchestrator.queries import Queries
-from orchestrator.statements import insert_once
-from orchestrator.tables import nodes
 from testbed.samples.commitments import rules
 from testbed.samples.messages import verdict_of
 from testbed.sql_costs import CountedDatabase, Reads, reads_of

@@ -15,6 +15,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from explorer import reading
+from explorer.reading import ReadingProcess, find_tokenizer
+from explorer.reading_process import FileReader
+from explorer.rows import MAX_TEXT, ReadAnswer, ReadingSettings, ReadRequest, cut_text, decoded, read_row
 from muster.clients.storage import ContentStore
 from muster.environments.answers import THINK_END
 from muster.errors import RefusedError, UnreachableError
@@ -24,10 +28,6 @@ from muster.protocol.prompts import completion_text
 from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
-from orchestrator.page import reading
-from orchestrator.page.reading import ReadingProcess, find_tokenizer
-from orchestrator.page.reading_process import FileReader
-from orchestrator.page.rows import MAX_TEXT, ReadAnswer, ReadingSettings, ReadRequest, cut_text, decoded, read_row
 from testbed.samples.commitments import rules
 from testbed.samples.texts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
 from testbed.waiting import until
@@ -255,7 +255,7 @@ def test_orchestrator_imports_no_tokenizers_and_no_torch() -> None:
     code = "import sys, json, orchestrator.__main__; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     assert not {"tokenizers", "transformers", "torch", "matplotlib"} & set(loaded)
-    assert "orchestrator.page.views" in loaded
+    assert "explorer.views" in loaded
 
 
 # Where the tokenizer is

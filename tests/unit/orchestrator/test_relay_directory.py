@@ -17,14 +17,17 @@ import pytest
 from sqlalchemy import select
 
 from muster.errors import RefusedError
+from muster.ledger.database import Database
+from muster.ledger.queries import NodeRecord
+from muster.ledger.run_facts import ChainState
+from muster.ledger.statements import insert_new
+from muster.ledger.tables import events, nodes
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedText
 from muster.protocol.receipts import open_text, sign_text
 from muster.shardcast.serve.http_server import FileRequest
 from orchestrator.auth import Caller
-from orchestrator.database import Database
 from orchestrator.log import Log
-from orchestrator.queries import NodeRecord
 from orchestrator.relay_directory import (
     HIDDEN_SECONDS,
     MAX_CHECKS,
@@ -33,9 +36,6 @@ from orchestrator.relay_directory import (
     OFFER_SECONDS,
     RelayDirectory,
 )
-from orchestrator.run_facts import ChainState
-from orchestrator.statements import insert_new
-from orchestrator.tables import events, nodes
 from testbed.samples.messages import HERE, Key, request_of
 from testbed.waiting import BOUND
 from testbed.weights.servers import odd_source

@@ -15,8 +15,8 @@ from muster.contracts.court import AbsenceReported, Outcome, VoteCommitted, Vote
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Fined, Registered, Retired, Role, Withdrawn
 from muster.contracts.runs import Claimed, HourSealed, RunClosed, Voided
-from orchestrator import tables
-from orchestrator.database import Database
+from muster.ledger import tables
+from muster.ledger.database import Database
 from testbed.runs.recorded_run import OPERATOR, VALIDATORS, WORKERS, Operation, ToldRun
 from testbed.suite.examples import up_to
 

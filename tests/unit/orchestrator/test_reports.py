@@ -9,15 +9,15 @@ from typing import Any
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
+from explorer.series import read_series
+from muster.ledger.database import Database
+from muster.ledger.events import record_event
+from muster.ledger.run_facts import ChainState
+from muster.ledger.tables import events, spent, steps
 from muster.protocol.messages import StepReport
 from muster.protocol.receipts import sign_text
-from orchestrator.database import Database
-from orchestrator.events import record_event
 from orchestrator.log import Log
-from orchestrator.page.series import read_series
 from orchestrator.reports import Reports
-from orchestrator.run_facts import ChainState
-from orchestrator.tables import events, spent, steps
 from testbed.samples.messages import HERE, KEY
 from testbed.samples.terms import keys_of
 

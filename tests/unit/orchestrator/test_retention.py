@@ -20,18 +20,11 @@ from muster.constants import HOUR_SECONDS, UNNAMED_SECONDS
 from muster.contracts.court import Outcome
 from muster.contracts.registry import Role
 from muster.errors import CheckError, MalformedError, MismatchError
-from muster.protocol.acceptance import date_of
-from muster.protocol.hashes import content_hash
-from muster.protocol.messages import LookList, Message, ShownMaster, Upload
-from muster.protocol.windows import RESOLVING_SECONDS, end_of, needed_until
-from orchestrator.database import Database
-from orchestrator.log import head_of
-from orchestrator.queries import OF_NODE
-from orchestrator.retention import Retention, forget_uploads
-from orchestrator.shown import ShownDocuments
-from orchestrator.statements import insert_once, row_of
-from orchestrator.summaries import DayOfWork, SignedDay, gone_file, read_day, settle, sign_day, summarise
-from orchestrator.tables import (
+from muster.ledger.database import Database
+from muster.ledger.queries import OF_NODE
+from muster.ledger.statements import insert_once, row_of
+from muster.ledger.summaries import DayOfWork, SignedDay, gone_file, read_day, settle, sign_day, summarise
+from muster.ledger.tables import (
     commitments,
     counts,
     entries,
@@ -43,7 +36,14 @@ from orchestrator.tables import (
     uploads,
     verdicts,
 )
-from orchestrator.tables import tallies as tally
+from muster.ledger.tables import tallies as tally
+from muster.protocol.acceptance import date_of
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import LookList, Message, ShownMaster, Upload
+from muster.protocol.windows import RESOLVING_SECONDS, end_of, needed_until
+from orchestrator.log import head_of
+from orchestrator.retention import Retention, forget_uploads
+from orchestrator.shown import ShownDocuments
 from testbed.runs.recorded_run import SampleRun, address, hash_of
 from testbed.samples.messages import HERE, KEY, OTHER, receipt_of, request_of
 from testbed.samples.terms import keys_of

@@ -8,11 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from explorer.reading import ReadingProcess
+from explorer.rollouts import RolloutFiles, Rollouts, accepted_files
+from explorer.rows import ReadingSettings, ShownText
 from muster.clients.storage import ContentStore
 from muster.contracts.registry import Role
 from muster.environments.registry import default_manifest
 from muster.environments.task import ask
 from muster.errors import RefusedError
+from muster.ledger.database import Database
 from muster.protocol.draws import DrawSource, draw_of
 from muster.protocol.hashes import hash_bytes
 from muster.rollouts.parquet import write_rollouts
@@ -20,10 +24,6 @@ from muster.rollouts.schema import Rollout
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
 from muster.tasksets.taskset import SHARDS_NAME, TaskSet
-from orchestrator.database import Database
-from orchestrator.page.reading import ReadingProcess
-from orchestrator.page.rollouts import RolloutFiles, Rollouts, accepted_files
-from orchestrator.page.rows import ReadingSettings, ShownText
 from testbed.runs.recorded_run import CHAIN, RUN, RUNS, SampleRun, address, hash_of
 from testbed.samples.texts import HOSTILE, save_tokenizer, text_row
 

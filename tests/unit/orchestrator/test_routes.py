@@ -18,13 +18,13 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 from starlette.routing import Match
 
+from explorer.routes import documents, pages
 from muster.runtime.connection_table import ConnectionTable
 from muster.runtime.http_limits import HEADERS, QUERY_KEYS, bounded_config
+from muster.runtime.kept import KeptAnswers
 from orchestrator import app as app_module
 from orchestrator.__main__ import LIMITS
 from orchestrator.app import create_app
-from orchestrator.kept import KeptAnswers
-from orchestrator.page.routes import documents, pages
 from testbed.waiting import BOUND
 
 

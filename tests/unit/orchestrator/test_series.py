@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, insert, select
 
+from explorer import series
+from explorer.series import BASE, LEVELS, MAX_NAMES, Series, read_series, steps_of_a_point
+from muster.ledger.database import Database
+from muster.ledger.tables import MAX_METRIC, metric_buckets, scores
 from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.eip712 import UNSIGNED
-from orchestrator.database import Database
-from orchestrator.page import series
-from orchestrator.page.series import BASE, LEVELS, MAX_NAMES, Series, read_series, steps_of_a_point
-from orchestrator.tables import MAX_METRIC, metric_buckets, scores
 from testbed.suite.examples import up_to
 
 NAMES = ("reward", "kl", "held_out/reward")

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from muster.errors import RefusedError
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.run_facts import ChainState
 from muster.protocol.eip712 import sign_message
 from muster.protocol.hashes import keccak
 from muster.protocol.looks import settles_at
 from muster.protocol.messages import LookList, RowCheck, ShownMaster, SignedText, ValidatorTotal
 from muster.protocol.receipts import sign_text
-from orchestrator.database import Database
 from orchestrator.log import Log
-from orchestrator.queries import Queries
-from orchestrator.run_facts import ChainState
 from orchestrator.shown import ShownDocuments, newest_sums
 from testbed.samples.messages import HASH, HERE, KEY, OTHER
 from testbed.samples.terms import keys_of, terms_of

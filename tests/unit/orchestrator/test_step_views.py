@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from explorer.overview import RunIdentity
+from explorer.routes import FILES
+from explorer.site import Site
+from explorer.steps import StepPage, StepView, step_page, step_view
 from muster.constants import TOKEN
 from muster.contracts.registry import Role
 from muster.errors import RefusedError
+from muster.ledger.database import Database
 from muster.protocol.terms import WorkClass
-from orchestrator.database import Database
-from orchestrator.page.overview import RunIdentity
-from orchestrator.page.routes import FILES
-from orchestrator.page.site import Site
-from orchestrator.page.steps import StepPage, StepView, step_page, step_view
 from testbed.runs.recorded_run import SampleRun, address, hash_of, html_of
 
 RELAYS = ["https://relay.example.org"]

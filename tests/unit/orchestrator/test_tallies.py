@@ -16,8 +16,8 @@ from muster.contracts.court import AbsenceReported, Outcome, VoteCommitted, Vote
 from muster.contracts.refutations import Flaw, Refuted
 from muster.contracts.registry import Fined
 from muster.contracts.runs import Claimed, HourSealed, Voided
-from orchestrator import tables
-from orchestrator.database import Database
+from muster.ledger import tables
+from muster.ledger.database import Database
 from testbed.runs.recorded_run import TRAINER, VALIDATORS, WORKERS, Operation, ToldRun
 from testbed.suite.examples import up_to
 

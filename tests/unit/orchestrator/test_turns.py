@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import Connection
 from starlette.requests import Request
 
-from orchestrator.database import Database
-from orchestrator.page import turns
-from orchestrator.page.overview import RunIdentity
-from orchestrator.page.site import PROBLEM, Page, Site
-from orchestrator.page.turns import BURST_SECONDS, SHARE, TimeShare
+from explorer import turns
+from explorer.overview import RunIdentity
+from explorer.site import PROBLEM, Page, Site
+from explorer.turns import BURST_SECONDS, SHARE, TimeShare
+from muster.ledger.database import Database
 from testbed.runs.recorded_run import SampleRun
 from testbed.samples.terms import terms_of
 from testbed.waiting import BOUND

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from muster.errors import RefusedError
+from muster.ledger.queries import NodeRecord
+from muster.ledger.tallies import CommitmentState
 from muster.protocol.messages import SignedRequest
 from orchestrator.auth import Caller
-from orchestrator.queries import NodeRecord
-from orchestrator.tallies import CommitmentState
 from orchestrator.uploads import AHEAD, MAX_ROOTS, refuse_upload
 
 NODE = "0x" + "ab" * 20

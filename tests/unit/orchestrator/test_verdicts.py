@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from muster.errors import RefusedError
+from muster.ledger.tallies import CommitmentState
 from muster.protocol.messages import Verdict
-from orchestrator.tallies import CommitmentState
 from orchestrator.verdicts import KeptCall, refuse_verdict
 from testbed.samples.messages import a_verdict
 

@@ -13,14 +13,14 @@ import pytest
 from sqlalchemy import Connection, Table, select
 
 from muster.errors import RefusedError
+from muster.ledger import tables, tallies
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
+from muster.ledger.run_facts import ChainState
+from muster.ledger.statements import insert_new, insert_once
 from muster.protocol.eip712 import sign_message
 from muster.protocol.messages import Verdict
-from orchestrator import tables, tallies
-from orchestrator.database import Database
 from orchestrator.log import Log
-from orchestrator.queries import Queries
-from orchestrator.run_facts import ChainState
-from orchestrator.statements import insert_new, insert_once
 from orchestrator.verdicts import Verdicts
 from testbed.samples.commitments import WHERE, rules
 from testbed.samples.messages import KEY, NOTHING, OTHER, verdict_of

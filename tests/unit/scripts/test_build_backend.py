@@ -21,7 +21,7 @@ GENERATED = {
     *(f"muster/contracts/{module}.py" for module in CONTRACTS),
     *(f"muster/contracts/abi/{name}.json" for name in CONTRACTS.values()),
     *(f"muster/sandbox/built/{name}" for name in ("scorer.sha256", "scorer.wasm.zst")),
-    *(f"orchestrator/page/static/vendor/uplot/{name}" for name in ("LICENSE", "uPlot.esm.js", "uPlot.min.css")),
+    *(f"explorer/static/vendor/uplot/{name}" for name in ("LICENSE", "uPlot.esm.js", "uPlot.min.css")),
 }
 
 
@@ -51,8 +51,8 @@ def test_a_wheel_of_a_clean_clone_is_refused_by_the_command_to_run_first(clean_c
         "muster/contracts/abi/RunTerms.json, muster/contracts/abi/Runs.json, "
         "muster/contracts/abi/SlashCourt.json, muster/contracts/abi/Refutations.json, muster/contracts/abi/Wages.json, "
         "muster/sandbox/built/scorer.wasm.zst, "
-        "muster/sandbox/built/scorer.sha256, orchestrator/page/static/vendor/uplot/uPlot.esm.js, "
-        "orchestrator/page/static/vendor/uplot/uPlot.min.css, orchestrator/page/static/vendor/uplot/LICENSE, "
+        "muster/sandbox/built/scorer.sha256, explorer/static/vendor/uplot/uPlot.esm.js, "
+        "explorer/static/vendor/uplot/uPlot.min.css, explorer/static/vendor/uplot/LICENSE, "
         "muster/contracts/token.py, muster/contracts/registry.py, muster/contracts/run_terms.py, "
         "muster/contracts/runs.py, muster/contracts/court.py, "
         "muster/contracts/refutations.py, muster/contracts/wages.py, which a wheel must hold"
@@ -92,6 +92,6 @@ def test_a_wheel_of_a_folder_that_is_set_up_is_whole(tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(ROOT / name)
     wheel = call_backend(tmp_path, "build_wheel('.', {'--build-option': '--compression=stored'})")
     names = set(zipfile.ZipFile(tmp_path / wheel).namelist())
-    assert names >= GENERATED | {"muster/proofs/native/projection.c", "orchestrator/page/templates/base.html"}
+    assert names >= GENERATED | {"muster/proofs/native/projection.c", "explorer/templates/base.html"}
     assert {name.split("/")[0] for name in names} == {*PACKAGES, DIST_INFO}
     assert "scripts/build_backend.py" in (tmp_path / "muster.egg-info" / "SOURCES.txt").read_text().splitlines()

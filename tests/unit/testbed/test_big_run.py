@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, create_engine, func, select
 
+from explorer.series import BASE, LEVELS
 from muster.chain.keys import Signer
+from muster.ledger import tables
+from muster.ledger.database import Database
+from muster.ledger.queries import Queries
 from muster.protocol.announcements import BenchmarkScore, NodeName, name_problem
 from muster.protocol.messages import StepReport, Upload, Verdict
-from orchestrator import tables
-from orchestrator.database import Database
-from orchestrator.page.series import BASE, LEVELS
-from orchestrator.queries import Queries
 from testbed.big_run.fill import fill
 from testbed.big_run.rows import Members, Rows, buckets_of
 from testbed.big_run.shape import DAY_SECONDS, Shape, Work

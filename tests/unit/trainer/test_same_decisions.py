@@ -16,11 +16,11 @@ from sqlalchemy import Connection, delete, select
 from muster.chain.cursor import EventBatch
 from muster.chain.events import Event
 from muster.contracts.court import Outcome
+from muster.ledger import tables
+from muster.ledger.database import Database
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import RowCheck, Verdict
 from muster.verification.look_facts import CalledWork
-from orchestrator import tables
-from orchestrator.database import Database
 from testbed.runs.recorded_run import TERMS, VALIDATORS, WORKERS, Operation, ToldRun
 from testbed.suite.examples import up_to
 from trainer.accepted_work import accepted_files

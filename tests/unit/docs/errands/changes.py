@@ -161,7 +161,7 @@ PANEL: Final = Errand(
     "a panel of the overview",
     "accusations",
     {
-        "orchestrator/page/overview.py": (
+        "explorer/overview.py": (
             Change(
                 '\n    accusations: dict[str, int] = Field(default_factory=dict)\n    """Cases by kind."""',
                 '    convicted: int\n    """Nodes."""',
@@ -181,7 +181,7 @@ def accusations(connection: Connection) -> dict[str, int]:
                 'select(func.count()).select_from(nodes).where(nodes.c.status == "jailed")).scalar_one()',
             ),
         ),
-        "orchestrator/page/templates/overview.html": (
+        "explorer/templates/overview.html": (
             Change(
                 """
 <section aria-labelledby="accusations" data-fragment="accusations">
@@ -196,20 +196,20 @@ def accusations(connection: Connection) -> dict[str, int]:
                 "Chart of the score</a></p>\n</section>",
             ),
         ),
-        "orchestrator/page/words.py": (
+        "explorer/words.py": (
             Change(
                 '\n        "accusation": "A validator\'s claim that a commitment is false; a jury decides.",',
                 '"The run": {',
             ),
         ),
-        "orchestrator/page/live.py": (
-            Change("accusations, ", "from orchestrator.page.overview import RunNow, RunState, "),
+        "explorer/live.py": (
+            Change("accusations, ", "from explorer.overview import RunNow, RunState, "),
             Change(
                 '\n        "accusations": number(sum(accusations(connection).values())),',
                 '        "block": number(now.block),',
             ),
         ),
-        "orchestrator/page/static/page.css": (
+        "explorer/static/page.css": (
             Change("\n.accusations td { padding-right: 1rem }", ".none { color: var(--soft); font-style: italic }"),
         ),
         "docs/use/page.md": (Change(" accusations,", "scores, curves, machines,"),),

@@ -11,15 +11,15 @@ from typing import Any
 
 from starlette.requests import Request
 
-from orchestrator.attribution import Attribution
-from orchestrator.database import Database
-from orchestrator.page.boards import Boards
-from orchestrator.page.live import LiveSource
-from orchestrator.page.overview import RunIdentity
-from orchestrator.page.site import Site
-from orchestrator.page.source import PageSource
+from explorer.boards import Boards
+from explorer.live import LiveSource
+from explorer.overview import RunIdentity
+from explorer.site import Site
+from explorer.source import PageSource
+from muster.ledger.attribution import Attribution
+from muster.ledger.database import Database
+from muster.ledger.run_facts import ChainState
 from orchestrator.relay_directory import RelayDirectory
-from orchestrator.run_facts import ChainState
 from testbed.runs.recorded_run import TERMS, TRAINER, VALIDATORS, ToldRun, html_of
 
 

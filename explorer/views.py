@@ -1,0 +1,86 @@
+"""Make the documents about single things, each at most once in some seconds however many ask.
+
+One per service. The routes ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
+from typing import Final, Self, TypeVar
+
+from explorer.files import RunFiles
+from explorer.nodes import NodeView, node_view
+from explorer.reading import ReadingProcess, find_tokenizer
+from explorer.rollouts import BeforeAndAfter, Rollouts, RolloutView
+from explorer.rows import ReadingSettings
+from explorer.source import PageSource
+from muster.rollouts.parquet import FileLimits
+from muster.runtime.kept import KeptAnswers
+
+SHORT_SECONDS: Final = 2.0
+"""Age of documents about single things."""
+LISTED_SECONDS: Final = 5.0
+"""Age of lists."""
+EARNINGS_SECONDS: Final = 60.0
+PICTURE_SECONDS: Final = 30.0
+"""Age of pictures for other sites, which they may keep as long again."""
+
+T = TypeVar("T")
+
+
+class Views:
+    """The documents of one run. Use within `running`."""
+
+    def __init__(self, source: PageSource, reading: ReadingProcess, files: RunFiles) -> None:
+        self._source = source
+        self._reading = reading
+        self._rollouts = Rollouts(source, reading, files)
+        ages = (SHORT_SECONDS, LISTED_SECONDS, EARNINGS_SECONDS, PICTURE_SECONDS)
+        self._kept = {seconds: KeptAnswers(seconds) for seconds in ages}
+
+    @classmethod
+    def of_run(cls, source: PageSource, files: RunFiles) -> Self:
+        """Return the views of a run, whose tokenizer may be among its files. Blocks."""
+        limits = FileLimits.from_terms(source.terms)
+        path = find_tokenizer(files.folder, source.terms)
+        settings = ReadingSettings(
+            storage_url=files.url,
+            tokenizer="" if path is None else str(path),
+            rows=limits.rows,
+            decoded_bytes=limits.decoded_bytes,
+        )
+        return cls(source, ReadingProcess(settings), files)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Yield this; rollout files can be read in the meantime."""
+        async with self._reading.running():
+            yield self
+
+    async def read(self, make: Callable[..., T], *asked: Hashable, seconds: float = SHORT_SECONDS) -> T:
+        """Return what `make` reads of a connection, the source and what was `asked`, at most so many seconds old.
+
+        Raises as `make` does: RefusedError for what does not exist.
+        """
+        return await self._kept[seconds].get(
+            (make, *asked), lambda: self._source.read(lambda connection: make(connection, self._source, *asked))
+        )
+
+    async def node(self, address: str) -> NodeView:
+        """Return a node. Raises as `read`."""
+
+        async def make() -> NodeView:
+            facts = await self._source.queries.facts()
+            return await self._source.read(lambda connection: node_view(connection, self._source, address, facts))
+
+        return await self._kept[SHORT_SECONDS].get(("node", address), make)
+
+    async def rollout(self, file_hash: str, position: int) -> RolloutView:
+        """Return a row of an accepted file. Raises as `Rollouts.row`."""
+        asked = "rollout", file_hash, position
+        return await self._kept[LISTED_SECONDS].get(asked, lambda: self._rollouts.row(file_hash, position))
+
+    async def compared(self) -> BeforeAndAfter:
+        """Return an early row and a late one, or why there are none."""
+        return await self._kept[LISTED_SECONDS].get("compared", self._rollouts.compared)
