@@ -2,17 +2,18 @@
 
     python benchmarks/chaos.py [--seed 1 2 3 4 5] [--minutes 12] [--json] [--keep FOLDER]
 
-Anvil with the contracts, orchestrator, origin, relay, and members as processes: two workers, two validators and the
-trainer, with their real journals, outboxes, senders and publisher, but without models. Every request of theirs and
-what was acknowledged goes into a history on disk (`chaos_history`). Meanwhile the seed's faults strike (`chaos_plan`):
-processes are killed and stopped, connections cut or silent, the chain's endpoint of one process lags, loses answers or
-fails, the chain is silent, killed and resumed from its state, up to ten of its blocks are replaced, hours pass on its
-clock, a relay lies, and what the machine allows of: a full disk (root), PostgreSQL frozen, the store of files cut off.
-An odd seed has PostgreSQL and S3, where this checkout has their servers; an even one SQLite and files on a small disk.
+Anvil with the contracts, orchestrator, origin, relay, explorer, and members as processes: two workers, two validators
+and the trainer, with their real journals, outboxes, senders and publisher, but without models. Every request of theirs
+and what was acknowledged goes into a history on disk (`chaos_history`). Meanwhile the seed's faults strike
+(`chaos_plan`): processes are killed and stopped, connections cut or silent, the chain's endpoint of one process lags,
+loses answers or fails, the chain is silent, killed and resumed from its state, up to ten of its blocks are replaced,
+hours pass on its clock, a relay lies, and what the machine allows of: a full disk (root), PostgreSQL frozen, the store
+of files cut off. An odd seed has PostgreSQL and S3, where this checkout has their servers; an even one SQLite and files
+on a small disk.
 
 Then the faults end. The swarm has some minutes in which every worker commits, the trainer publishes, every verdict
-arrives, and all that is due is claimed. Chain, orchestrator and storage are read, and a checker after Jepsen's
-(`chaos_checker`) compares them with the history. `chaos_lost` counts what was acknowledged and is not so, and
+arrives, and all that is due is claimed. Chain, orchestrator, explorer and storage are read, and a checker after
+Jepsen's (`chaos_checker`) compares them with the history. `chaos_lost` counts what was acknowledged and is not so, and
 every other promise that was not kept; `chaos_faults` are the faults, which must be many.
 """
 
@@ -36,7 +37,7 @@ from benchmarks.chaos_checker import Violation, check
 from benchmarks.chaos_faults import inflict
 from benchmarks.chaos_history import Event
 from benchmarks.chaos_plan import KINDS, OF_SERVERS, ORCHESTRATOR, Fault, plan
-from benchmarks.chaos_swarm import ORIGIN, RELAY, Place, Swarm, can_mount, running, small_disk
+from benchmarks.chaos_swarm import EXPLORER, ORIGIN, RELAY, Place, Swarm, can_mount, running, small_disk
 from benchmarks.chaos_truth import reading
 from benchmarks.report import Figure, figure, none, parser, show
 from benchmarks.service_pair import postgres
@@ -138,7 +139,7 @@ def furnished(folder: Path, seed: int) -> Iterator[Place]:
 
 async def _strike(place: Place, seed: int, seconds: float) -> Outcome:
     async with running(place, seed) as swarm:
-        planned = plan(seed, seconds, list(swarm.members), [ORCHESTRATOR, ORIGIN, RELAY])
+        planned = plan(seed, seconds, list(swarm.members), [ORCHESTRATOR, ORIGIN, RELAY, EXPLORER])
         faults = [fault for fault in planned if fault.kind not in OF_SERVERS or fault.kind in place.kinds()]
         supervisor = asyncio.create_task(swarm.supervise())
         try:

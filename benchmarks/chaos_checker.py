@@ -42,7 +42,7 @@ class Book:
 
 @dataclass(frozen=True)
 class Truth:
-    """What chain, orchestrator and storage say after healing."""
+    """What chain, orchestrator, explorer and storage say after healing."""
 
     files: frozenset[str]
     """Hashes of files that the storage gave, and whose bytes have this hash."""
@@ -52,6 +52,8 @@ class Truth:
     """Events of the chain that counts, in order."""
     served: frozenset[Commitment]
     """Commitments as the orchestrator serves them."""
+    shown: frozenset[Commitment]
+    """Commitments as the explorer shows them."""
     settled: Mapping[str, int]
     """By node, the number of its commitments that are settled."""
     due: Mapping[str, int]
@@ -148,12 +150,13 @@ def _stuck(_: Sequence[Event], truth: Truth) -> Iterator[Violation]:
 
 
 def _views(_: Sequence[Event], truth: Truth) -> Iterator[Violation]:
-    """Find differences between what the orchestrator serves and the chain."""
+    """Find differences between what the orchestrator serves, or the explorer shows, and the chain."""
     made = set(truth.commitments)
-    for node, index, root in sorted(made - truth.served):
-        yield Violation(VIEW, f"the orchestrator does not serve index {index} of {node}: {root}")
-    for node, index, root in sorted(truth.served - made):
-        yield Violation(VIEW, f"the orchestrator serves index {index} of {node}, which is not on chain: {root}")
+    for service, known in (("orchestrator", truth.served), ("explorer", truth.shown)):
+        for node, index, root in sorted(made - known):
+            yield Violation(VIEW, f"the {service} does not have index {index} of {node}: {root}")
+        for node, index, root in sorted(known - made):
+            yield Violation(VIEW, f"the {service} has index {index} of {node}, which is not on chain: {root}")
 
 
 def _crashes(acknowledged: Sequence[Event], _: Truth) -> Iterator[Violation]:

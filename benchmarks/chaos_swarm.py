@@ -1,9 +1,9 @@
 """The swarm of a chaos run: real processes behind lines that can fail, the faults, and the truth at the end.
 
-Anvil, contracts, orchestrator, origin, relay, and members without a model (`chaos_member`). Every member reaches chain
-and orchestrator through a separate endpoint (`testbed.chain.balancer`) and a separate line (`testbed.faulty_line`). A
-process that ends by itself is started again, as a supervisor would, and recorded as a crash unless it says that
-something was out of reach.
+Anvil, contracts, orchestrator, origin, relay, explorer, and members without a model (`chaos_member`). Every member
+reaches chain and orchestrator through a separate endpoint (`testbed.chain.balancer`) and a separate line
+(`testbed.faulty_line`). A process that ends by itself is started again, as a supervisor would, and recorded as a crash
+unless it says that something was out of reach.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from testbed.faulty_line import FaultyLine
 from testbed.http import connecting
 from testbed.paths import ROOT
 from testbed.processes import Process, Service
-from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture
+from testbed.runs.run_fixture import VALIDATORS, Explorer, Orchestrator, RunFixture
 from testbed.servers.postgres import PostgresServer
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
@@ -46,7 +46,7 @@ WORKERS: Final = ("w1", "w2")
 JUDGES: Final = 2
 """Validators that work; two more are registered, so that the run may begin."""
 TRAINER: Final = "trainer"
-ORIGIN, RELAY, STORE = "origin", "relay", "store"
+ORIGIN, RELAY, STORE, EXPLORER = "origin", "relay", "store", "explorer"
 BLOCK_SECONDS: Final = 1
 KEPT_STATES: Final = 64
 """Blocks whose states Anvil keeps."""
@@ -126,8 +126,9 @@ class Swarm:
     make_seconds: float
     members: dict[str, Service] = field(default_factory=dict)
     orchestrator: Orchestrator = field(init=False)
+    explorer: Explorer = field(init=False)
     servers: dict[str, Process] = field(default_factory=dict)
-    """Orchestrator, origin and relay."""
+    """Orchestrator, origin, relay and explorer."""
     lines: dict[str, FaultyLine] = field(default_factory=dict)
     """To the orchestrator by member, to the relay and to the store."""
     endpoints: dict[str, ChaosEndpoint] = field(default_factory=dict)
@@ -275,7 +276,7 @@ async def running(place: Place, seed: int, make_seconds: float = MAKE_SECONDS) -
 
 
 async def _add_servers(swarm: Swarm, stack: AsyncExitStack, port: int) -> None:
-    """Make orchestrator, origin and relay, not started yet."""
+    """Make orchestrator, origin, relay and explorer, not started yet."""
     place, run = swarm.place, swarm.run
     await swarm.connect(ORCHESTRATOR, stack)
     settings: dict[str, Any] = {
@@ -307,7 +308,8 @@ async def _add_servers(swarm: Swarm, stack: AsyncExitStack, port: int) -> None:
         dir=place.folder / "relayed",
         upstreams=[origin.url],
     )
-    swarm.servers = {ORCHESTRATOR: swarm.orchestrator, ORIGIN: origin, RELAY: relay}
+    swarm.explorer = Explorer(run, place.folder / EXPLORER, swarm.orchestrator.url)
+    swarm.servers = {ORCHESTRATOR: swarm.orchestrator, ORIGIN: origin, RELAY: relay, EXPLORER: swarm.explorer}
     line = swarm.lines[RELAY] = FaultyLine(relay.port)
     await stack.enter_async_context(line.carrying())
 

@@ -1,4 +1,4 @@
-"""What chain, orchestrator and storage say at the end of a chaos run, and whether the swarm recovers until then."""
+"""What chain, orchestrator, explorer and storage say after a chaos run, and whether the swarm recovers until then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.constants import HOUR_SECONDS
 from muster.contracts import codec, runs
 from muster.contracts.runs import Claimed, HourSealed, WorkCommitted
 from muster.errors import CheckError, MusterError
-from muster.ledger.tables import commitments
+from muster.ledger.tables import commitments, verdicts
 from muster.protocol.hashes import hex_hash
 from testbed.waiting import until
 
@@ -69,6 +69,7 @@ class TruthReader:
 
         await self._arrive(MATURE_HOURS)
         await self._wait("the orchestrator is ready", lambda: asyncio.to_thread(self._swarm.orchestrator.is_ready))
+        await self._wait("the explorer is ready", lambda: asyncio.to_thread(self._swarm.explorer.is_ready))
         await self._wait("every worker commits and the trainer publishes", moves)
         await self._wait("every acknowledged commitment is made again or reported gone", kept)
         await self._wait("new work of every worker gets the verdicts that it needs", judged)
@@ -117,11 +118,12 @@ class TruthReader:
         """Read what is so, once the members have stopped."""
         made = await self._commitments()
 
-        async def follows() -> bool:
-            return await self._served() == set(made)
+        async def follow() -> bool:
+            return await self._served() == await self._shown() == set(made)
 
         with suppress(AssertionError):  # what is missing is a violation
-            await until(follows, "the orchestrator follows", seconds=HEAL_SECONDS)
+            await until(follow, "orchestrator and explorer follow", seconds=HEAL_SECONDS)
+        await self._wait("the explorer shows every verdict", self._shows_verdicts)
         count, run = await self._published(), self._run.run
         published = {step: await self._chain.checkpoint(run, step) for step in range(count)}
         nodes = self._swarm.nodes.values()
@@ -130,6 +132,7 @@ class TruthReader:
             verdicts=frozenset(await self._verdicts()),
             commitments=made,
             served=frozenset(await self._served()),
+            shown=frozenset(await self._shown()),
             settled={node: (await self._chain.call(runs.work(node))).settled for node in nodes},
             due=await self._due(),
             roots={step: hex_hash(found.manifest_root) for step, found in published.items()},
@@ -185,6 +188,17 @@ class TruthReader:
             Book("escrow", escrow, ESCROW - sum(paid.values())),
             *(Book(f"wallet of {name}'s operator", now[name], before[name] + paid[name]) for name in nodes),
         ]
+
+    # At the explorer
+
+    async def _shown(self) -> set[Commitment]:
+        """Return the commitments in its database."""
+        rows = await self._swarm.explorer.rows(commitments, "node", "index", "root")
+        return {(node, index, root) for node, index, root in rows}
+
+    async def _shows_verdicts(self) -> bool:
+        rows = await self._swarm.explorer.rows(verdicts, "validator", "node", "index", "root")
+        return set(rows) == await self._verdicts()
 
     # At the orchestrator
 

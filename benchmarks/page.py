@@ -1,13 +1,13 @@
-"""The orchestrator's page in a real browser at scale, what watchers cost the workers, and a newcomer's first minutes.
+"""The explorer's page in a real browser at scale, what watchers cost the workers, and a newcomer's first minutes.
 
     python benchmarks/page.py [--json] [--only load,pages,cost,newcomer] [--fresh-clone]
 
 All but `newcomer` is measured over a synthetic run of 100,000 steps, 5,000 nodes and 1,600,000 commitments in the
-database of a real orchestrator (`testbed/big_run`), which takes minutes to make and 7 GB of disk. Every load
-of the overview begins with an empty browser. `page_load` is the later of its largest paint and the moment at which its
-charts are drawn; `page_bytes` what came over the wire until then. `axe`, `overflow` and `checks` look at every page,
-the first at each width, light and dark. `page_cost` is described in `benchmarks/page_cost.py`, `join_minutes` in
-`benchmarks/page_newcomer.py`.
+databases of a real orchestrator and a real explorer (`testbed/big_run`), which take minutes to make and 12 GB of disk.
+Every load of the overview begins with an empty browser. `page_load` is the later of its largest paint and the moment at
+which its charts are drawn; `page_bytes` what came over the wire until then. `axe`, `overflow` and `checks` look at
+every page, the first at each width, light and dark. `page_cost` is described in `benchmarks/page_cost.py`,
+`join_minutes` in `benchmarks/page_newcomer.py`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def at_scale(options: argparse.Namespace, parts: Sequence[str]) -> list[Figure]:
     shape = Shape(steps=options.steps, nodes=options.nodes, commitments=options.commitments)
     found: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="muster-page-") as folder, big_run(Path(folder), shape, say) as big:
-        big.orchestrator.start()
+        big.start()
         found += asyncio.run(in_browser(big, options.loads if "load" in parts else 0, look="pages" in parts))
         if "cost" in parts:
             found += cost_figures(big, options.watchers, options.seconds)

@@ -1,13 +1,15 @@
 """What people who watch cost the workers: how long an orchestrator's answers to workers take with and without them.
 
-Over the synthetic run of `testbed.big_run`. Both are measured in turns, with the same load by workers from
-another process, while a trainer reports a step every few seconds and the chain goes on. `benchmarks/page.py` prints it.
-Everything shares this machine: what the watchers' own process takes counts against the orchestrator too.
+Over the synthetic run of `testbed.big_run`, with an explorer that people watch. Both are measured in turns, with the
+same load by workers from another process, while a trainer reports a step every few seconds and the chain goes on.
+`benchmarks/page.py` prints it. Everything shares this machine: what the explorer and the watchers' own process take
+counts against the orchestrator too.
 
 `page_cost` has WORKERS at once: they send 24 times as many files as the run's own, which makes 16 commitments a minute.
-A watcher does what a browser with the overview open does: it holds the stream of the run's state, and fetches the page
-again some seconds after a change, as refresh.js does. Workers do what workers with an engine do, at the pace of their
-settings' defaults and faster: they ask for demand, for their own report, and upload files.
+A watcher does what a browser with the overview open does: it asks for the run's state every POLL_SECONDS by its ETag,
+as live.js does, and fetches the page again some seconds after a change, as refresh.js does. Workers do what workers
+with an engine do, at the pace of their settings' defaults and faster: they ask for demand, for their own report, and
+upload files.
 
 `page_cost_busy` has BUSY_WORKERS, with which the orchestrator cannot answer all on a machine of two cores. There a p99
 is the length of a queue, and any use of processor time makes it longer.
@@ -53,7 +55,11 @@ UPLOAD_EVERY: Final = 5
 UPLOAD_BYTES: Final = 20_000
 ROOTS: Final = 16
 """Roots of one index: as many as an orchestrator takes."""
+POLL_SECONDS: Final = 2.0
+"""Between two questions of a watcher for the run's state."""
 REFRESH: Final = re.compile(rb'data-refresh="([0-9.]+)"')
+_LENGTH: Final = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
+_TAG: Final = re.compile(rb'etag: *("[^"]*")', re.IGNORECASE)
 TARGET: Final = 1.2
 BUSY_TARGET: Final = 1.4
 WORKERS: Final = 16
@@ -86,7 +92,7 @@ class Watchers:
         self.ready = asyncio.Event()
 
     async def watch(self, number: int, count: int, slots: asyncio.Semaphore) -> None:
-        """Open the page, then follow the stream until cancelled; connect again when it ends."""
+        """Open the page, then ask for the run's state until cancelled; connect again when the connection ends."""
         source = f"127.0.1.{1 + number % ADDRESSES}"
         while True:
             try:
@@ -95,28 +101,38 @@ class Watchers:
                     found = REFRESH.search(page)
                     pause = float(found[1]) if found else 0.0
                     reader, writer = await self._connect(source)
-                    writer.write(self._request(self.path, "text/event-stream"))
-                    head = await reader.readuntil(b"\r\n\r\n")
-                if not head.startswith(b"HTTP/1.1 200 "):
-                    raise ConnectionError(head.split(b"\r\n")[0].decode())
+                    tag = await self._state(reader, writer, "")
                 self.seen["connected"] += 1
                 if self.seen["connected"] == count:
                     self.ready.set()
-                await self._follow(reader, pause, source)
+                await self._follow(reader, writer, tag, pause, source)
             except (OSError, EOFError, ValueError) as error:
                 self.seen["lost"] += 1
                 print(f"watcher {number}: {error!r}", file=sys.stderr)
                 await asyncio.sleep(1)
 
-    async def _follow(self, reader: asyncio.StreamReader, pause: float, source: str) -> None:
+    async def _follow(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tag: str, pause: float, source: str
+    ) -> None:
         waiting: asyncio.Task[None] | None = None
-        while line := await reader.readline():
-            self.seen["bytes"] += len(line)
-            if line.startswith(b"data:"):
+        while True:
+            await asyncio.sleep(POLL_SECONDS * random.uniform(0.75, 1.25))
+            before, tag = tag, await self._state(reader, writer, tag)
+            if tag != before:
                 self.seen["messages"] += 1
                 if pause and (waiting is None or waiting.done()):
                     waiting = asyncio.create_task(self._refresh(pause, source))
-        raise ConnectionError("the stream ended")
+
+    async def _state(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tag: str) -> str:
+        """Ask for the run's state unless it is still the one with this tag; return its tag."""
+        writer.write(self._request(self.path, "application/json", f"If-None-Match: {tag}\r\n" if tag else ""))
+        head = await reader.readuntil(b"\r\n\r\n")
+        length, found = _LENGTH.search(head), _TAG.search(head)
+        if head[9:12] not in (b"200", b"304") or found is None:
+            raise ConnectionError(head.split(b"\r\n")[0].decode())
+        body = await reader.readexactly(int(length[1])) if length and head[9:12] == b"200" else b""
+        self.seen["bytes"] += len(head) + len(body)
+        return found[1].decode()
 
     async def _refresh(self, pause: float, source: str) -> None:
         await asyncio.sleep(pause * random.uniform(0.75, 1.25))
@@ -142,7 +158,7 @@ class Watchers:
         return await asyncio.open_connection(HOST, self.port, local_addr=(source, 0), limit=1 << 22)
 
     def _request(self, path: str, accept: str, more: str = "") -> bytes:
-        # Without compression, so that this process has less to do: the orchestrator keeps both forms.
+        # Without compression, so that this process has less to do: the explorer keeps both forms.
         return f"GET {path} HTTP/1.1\r\nHost: {HOST}:{self.port}\r\nAccept: {accept}\r\n{more}\r\n".encode()
 
 
@@ -209,7 +225,7 @@ async def work(client: OrchestratorClient, run: int, index: int, counted: Counte
         await asyncio.sleep(CYCLE_SECONDS * random.uniform(0.75, 1.25))
 
 
-# --- The orchestrator
+# --- The orchestrator and the explorer
 
 
 @dataclass
@@ -225,7 +241,7 @@ class Cost:
 
 
 def measure_cost(big: BigRun, pool: Sequence[int], *, workers: int, watchers: int, seconds: float, rounds: int) -> Cost:
-    """Measure both in turns. The orchestrator runs.
+    """Measure both in turns. Orchestrator and explorer run.
 
     pool: numbers of workers that can commit. Each turn takes others: an orchestrator takes only so many files from one
     before it commits.
@@ -289,7 +305,7 @@ async def _with_trainer(big: BigRun, working: Coroutine[Any, Any, dict[str, Any]
 def watching(big: BigRun, count: int) -> Iterator[Callable[[], dict[str, int]]]:
     """Once all watchers are connected, yield a function that returns their counts since its last call."""
     path = f"/v1/runs/{big.run_fixture.run}/live"
-    with started(module("benchmarks.page_cost", big.orchestrator.port, count, path)) as process:
+    with started(module("benchmarks.page_cost", big.explorer.port, count, path)) as process:
         yield partial(ask, process, "")
 
 

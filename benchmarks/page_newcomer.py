@@ -78,7 +78,7 @@ def local_swarm(folder: Path, say: Callable[[str], None]) -> Iterator[str]:
 
 
 def join_command(url: str) -> str:
-    """Return the command that the page tells people to type."""
+    """Return the command that the page of an orchestrator's explorer tells people to type."""
     text = html.unescape(get(f"{url}/join")[1].decode())
     found = re.search(r"muster up http[^\s<]+", text)
     if found is None:

@@ -120,7 +120,7 @@ class Parts:
         url = f"file:{folder}"
         self.database = database
         self.keys = keys_of(key("trainer").address, key("storage").address)
-        queries = Queries(database, RUN, terms_of(), self.keys, batch_groups=8, demand_batches=2)
+        queries = Queries(database, RUN, terms_of(), self.keys, groups_wanted=16)
         settings = OrchestratorSettings(storage_url=url, state_dir=folder)
         follower: Any = type("Follower", (), {"queries": queries})()
         documents = Log(WHERE, database, queries, storage_url=url)

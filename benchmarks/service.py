@@ -3,20 +3,21 @@
     python benchmarks/service.py [--json] [--quick] [--only NAME …] [--commitments 1600000] [--seconds 30]
 
 A real orchestrator process with plain settings over a synthetic run (`testbed.big_run`) and a real Anvil, on the same
-machine as its load (`service_members` and `service_strangers` say what they do). Against strangers it has one core.
-Members are rows of its database with real keys: their signatures are real, and the chain emits their commitments.
+machine as its load (`service_members` and `service_strangers` say what they do). Against strangers it has one core, and
+an explorer the others. Members are rows of its database with real keys: their signatures are real, and the chain emits
+their commitments.
 
-- `hostile_…`: p99 of answers to 100 members and to the trainer while strangers do their worst. Each kind takes turns
-  with rounds without it (*limit*). The ratio is the p99 over what is allowed, twice that without or 0.25 s, of the
-  party with the larger one. `hostile_503` counts refusals for want of room, `hostile_health` is the slowest answer to a
-  health check.
+- `hostile_…`: p99 of answers to 100 members and to the trainer while strangers do their worst, of whom `pages` and
+  `watchers` ask the explorer. Each kind takes turns with rounds without it (*limit*). The ratio is the p99 over what is
+  allowed, twice that without or 0.25 s, of the party with the larger one. `hostile_503` counts refusals for want of
+  room, `hostile_health` is the slowest answer to a health check.
 - `hostile_origin…`: the same of an origin of weights, whose connections one address holds (`service_origin`).
 - `request_cpu_…`: CPU time of a request with as many query keys or headers as may be, beside one with none.
 - `workers_one_process`: the most members with whom neither the p99 of waits nor that of writes exceeds 0.25 s.
 - `rss_per_worker`: memory that the orchestrator takes for each of 3,000 members, beyond what it took to serve 50
   others.
-- `verdict_cpu_…`, `two_processes_…`, `catch_up_…`, `reorg_…`: those of `service_writes`, `service_pair` and
-  `service_chain`.
+- `verdict_cpu_…`, `two_processes_…`, `catch_up_…`, `reorg_…`, `explorer_…`: those of `service_writes`, `service_pair`,
+  `service_chain` and `service_explorer`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from sqlalchemy import create_engine
 
-from benchmarks import service_chain, service_pair, service_writes
+from benchmarks import service_chain, service_explorer, service_pair, service_writes
 from benchmarks.page_cost import able_workers, load_of, watching
 from benchmarks.report import Figure, figure, none, parser, show
 from benchmarks.service_load import Line, Load
@@ -80,7 +81,7 @@ HEALTH: Final = ("/healthz", "/readyz", "/metrics", "/version")
 HEALTH_SECONDS: Final = 0.5
 TRAINER_SECONDS: Final = 0.5
 STEP_SECONDS: Final = 5.0
-ATTACKS: Final = ("reads", "heads", "signatures", "uploads", "watchers", "scrapes", "signed", "wide")
+ATTACKS: Final = ("reads", "pages", "heads", "signatures", "uploads", "watchers", "scrapes", "signed", "wide")
 WIDE: Final = {"plain": (1, 0), "keys": (QUERY_KEYS, 0), "headers": (1, HEADERS - 2), "refused": (9_000, 0)}
 """Query keys and further headers of requests whose processor time is measured. One key leads to the framework."""
 WIDE_REQUESTS: Final = 500
@@ -160,30 +161,45 @@ class Members:
 
 
 @contextmanager
-def furnished(members: int, commitments: int, crowds: int = 1, cores: int | None = None) -> Iterator[Members]:
-    """Yield a run with so many members, and validators for so many crowds. cores: the orchestrator's; None for all."""
+def furnished(members: int, commitments: int, crowds: int = 1, *, shown: bool = False) -> Iterator[Members]:
+    """Yield a run with so many members, and validators for so many crowds.
+
+    shown: the orchestrator has one core, and an explorer runs on the others.
+    """
     shape = Shape(steps=max(1_000, commitments // 16), nodes=int(members / ABLE) + 100, commitments=commitments)
     with tempfile.TemporaryDirectory(prefix="muster-service-") as folder, big_run(Path(folder), shape) as big:
         judges = enrol(big, crowds * VALIDATORS)
         let_emit(big.anvil, big.run_fixture.book.runs)
-        all_cores = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, sorted(all_cores)[:cores])  # which the process inherits
-        big.orchestrator.start()
-        os.sched_setaffinity(0, all_cores)
+        cores = sorted(os.sched_getaffinity(0))
+        with _on(cores[:1] if shown else cores):
+            big.orchestrator.start()
+        if shown:
+            with _on(cores[1:] or cores):
+                big.explorer.start()
         yield Members(big, judges)
 
 
+@contextmanager
+def _on(cores: Sequence[int]) -> Iterator[None]:
+    """Let what is started have these cores, as it inherits them."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    yield
+    os.sched_setaffinity(0, before)
+
+
 def enrol(big: BigRun, count: int) -> list[str]:
-    """Write validators into the database of an orchestrator that does not run; return their keys."""
+    """Write validators into the databases of a run whose services do not run; return their keys."""
     secrets = [big.run_fixture.secret(f"judge {number}") for number in range(count)]
     joined = {"operator": big.run_fixture.key("owner").address, "role": "validator", "status": "active", "block": 1}
     rest = {"work_class": 0, "first_step": 0, "settled": 0, "joined": 0, "transaction": NOTHING, "hours": 0}
     rest |= {"withdrawn": False, **dict.fromkeys(PAYMENTS, "0")}
     rows = [{"address": Signer.from_key(key).address, **joined, **rest} for key in secrets]
-    engine = create_engine(big.orchestrator.database_url)
-    with engine.begin() as connection:
-        connection.execute(nodes.insert(), rows)
-    engine.dispose()
+    for service in (big.orchestrator, big.explorer):
+        engine = create_engine(service.database_url)
+        with engine.begin() as connection:
+            connection.execute(nodes.insert(), rows)
+        engine.dispose()
     return secrets
 
 
@@ -208,7 +224,10 @@ def attacking(members: Members, kind: str) -> Iterator[object]:
         with watching(members.big, WATCHERS):
             yield None
     else:
-        with loading(kind, members.load(HELD if kind == "uploads" else 1, judges=0)) as (_, about):
+        load = members.load(HELD if kind == "uploads" else 1, judges=0)
+        if kind == "pages":
+            load.url = members.big.explorer.url
+        with loading(kind, load) as (_, about):
             yield about
 
 
@@ -270,7 +289,8 @@ def hostile(scale: Scale) -> list[Figure]:
     kinds = ("", *scale.attacks)
     crowds = scale.rounds * len(kinds)
     rounds: dict[str, list[Round]] = {kind: [] for kind in kinds}
-    with furnished(crowds * MEMBERS + scale.rounds * (HELD + len(kinds)), scale.commitments, crowds, 1) as members:
+    count = crowds * MEMBERS + scale.rounds * (HELD + len(kinds))
+    with furnished(count, scale.commitments, crowds, shown=True) as members:
         for _ in range(scale.rounds):
             for kind in kinds:
                 rounds[kind].append(measure(members, MEMBERS, scale.seconds, kind))
@@ -400,6 +420,7 @@ PARTS: Final[dict[str, Callable[[Scale], list[Figure]]]] = {
     "signed_writes": both_writes,
     "two_processes": lambda scale: service_pair.two_processes(quick=scale.is_quick),
     "catch_up_and_reorg": lambda scale: service_chain.figures(scale.commitments),
+    "explorer": lambda scale: service_explorer.figures(scale.seconds, quick=scale.is_quick),
 }
 
 

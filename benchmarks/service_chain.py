@@ -46,13 +46,15 @@ RUN: Final = 1
 class SyntheticEndpoint:
     """Answers batches of requests as a node would whose chain has so many commitments."""
 
-    def __init__(self, book: AddressBook, commitments: int) -> None:
+    def __init__(self, book: AddressBook, commitments: int, validators: Sequence[str] = ()) -> None:
         self._book = book
-        self._workers = [hashlib.sha256(b"worker %d" % number).hexdigest()[:40] for number in range(WORKERS)]
-        self._first = 1 + -(-WORKERS // PER_BLOCK)
+        self.workers = [hashlib.sha256(b"worker %d" % number).hexdigest()[:40] for number in range(WORKERS)]
+        judges = [(Role.VALIDATOR, address[2:].lower()) for address in validators]
+        self._members = [*judges, *((Role.WORKER, node) for node in self.workers)]
+        self._first = 1 + -(-len(self._members) // PER_BLOCK)
         """Block of the first commitment."""
         self.head = self._first + commitments // PER_BLOCK - 1
-        self.events = WORKERS + commitments + (self.head - self._first) // STEP_BLOCKS + 1
+        self.events = len(self._members) + commitments + (self.head - self._first) // STEP_BLOCKS + 1
         self.fork = self.head
         """The last block that a reorg leaves."""
 
@@ -86,16 +88,16 @@ class SyntheticEndpoint:
     def _logs(self, block: int) -> list[dict[str, Any]]:
         start = (block - self._first) * PER_BLOCK
         if start < 0:
-            some = self._workers[(block - 1) * PER_BLOCK : block * PER_BLOCK]
+            some = self._members[(block - 1) * PER_BLOCK : block * PER_BLOCK]
             return [
-                self._log(block, n, Registered, node, "0c" * 20, RUN, Role.WORKER, 0, 1, 7)
-                for n, node in enumerate(some)
+                self._log(block, n, Registered, node, "0c" * 20, RUN, role, 0, 1, 7)
+                for n, (role, node) in enumerate(some)
             ]
         step, hour = (block - self._first) // STEP_BLOCKS, block * BLOCK_SECONDS // 3600
         made = range(start, start + PER_BLOCK)
         logs = [
             self._log(
-                block, n, WorkCommitted, RUN, self._workers[n % WORKERS], step, n // WORKERS, hour, self._root(block, n)
+                block, n, WorkCommitted, RUN, self.workers[n % WORKERS], step, n // WORKERS, hour, self._root(block, n)
             )
             for n in made
         ]
@@ -124,9 +126,10 @@ class SyntheticEndpoint:
 class SyntheticChain(ChainReader):
     """Reads that endpoint. What contracts answer is fixed."""
 
-    def __init__(self, commitments: int) -> None:
+    def __init__(self, commitments: int, validators: Sequence[str] = ()) -> None:
+        """Begin with these addresses as validators."""
         book = AddressBook(31337, *("0x" + f"{number:040x}" for number in range(1, 8)), from_block=1)
-        self.endpoint = SyntheticEndpoint(book, commitments)
+        self.endpoint = SyntheticEndpoint(book, commitments, validators)
         web3: Any = type("Web3", (), {"provider": self.endpoint})()
         super().__init__(web3, book, ChainSettings())
 
@@ -141,22 +144,29 @@ class Followed:
 
     endpoint: SyntheticEndpoint
     follower: Follower
-    rate: float
-    """Events a second."""
+    seconds: float
+    """That it took."""
+
+    @property
+    def rate(self) -> float:
+        """Return the events a second."""
+        return self.endpoint.events / self.seconds
 
 
 @asynccontextmanager
-async def filled(url: str, commitments: int) -> AsyncIterator[Followed]:
-    """Read the chain into an empty database."""
-    chain: Any = SyntheticChain(commitments)
+async def filled(
+    url: str, commitments: int, *, validators: Sequence[str] = (), tells: bool = False
+) -> AsyncIterator[Followed]:
+    """Read the chain into an empty database. tells: with events for people, as an explorer does."""
+    chain: Any = SyntheticChain(commitments, validators)
     database = await Database.open(url, "a benchmark")
     try:
-        queries = Queries(database, RUN, terms_of(), batch_groups=8, demand_batches=2)
-        follower = Follower(chain, database, queries, chain.settings)
+        queries = Queries(database, RUN, terms_of(), groups_wanted=16)
+        follower = Follower(chain, database, queries, chain.settings, tells=tells)
         begun = time.perf_counter()
         while not await follower.poll():
             pass
-        yield Followed(chain.endpoint, follower, chain.endpoint.events / (time.perf_counter() - begun))
+        yield Followed(chain.endpoint, follower, time.perf_counter() - begun)
     finally:
         await database.close()
 

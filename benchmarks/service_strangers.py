@@ -15,7 +15,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from benchmarks.service_load import ADDRESSES, RETRY_SECONDS, Line, Load, begin, request_of
@@ -61,10 +61,20 @@ async def hang_on(load: Load) -> None:
 
 
 async def read_worst(load: Load) -> None:
-    """Ask for the slowest unsigned reads, again as soon as they are answered, each time with other numbers."""
+    """Ask an orchestrator for the slowest of its unsigned reads."""
+    await _ask_worst(load, reads_of(load))
+
+
+async def read_pages(load: Load) -> None:
+    """Ask an explorer for the slowest of its pages and documents."""
+    await _ask_worst(load, pages_of(load))
+
+
+async def _ask_worst(load: Load, reads: Sequence[str]) -> None:
+    """Ask for the slowest of some reads, again as soon as they are answered, each time with other numbers."""
     line = await Line.open(load.port, 0, 5)
     seconds: dict[str, float] = {}
-    for read in reads_of(load):
+    for read in reads:
         begun = time.monotonic()
         answer = await line.ask(request_of(load, "GET", read.format(n=random.randrange(1 << 16))))
         seconds[read] = (time.monotonic() - begun) * (answer.status == 200)
@@ -102,7 +112,7 @@ async def scrape(load: Load) -> None:
 async def read_signed(load: Load) -> None:
     """Be one node that signs reads of what has no end."""
     signer, run = QuickSigner(load.keys[0], load.domain), f"/v1/runs/{load.run}"
-    reads = ("verdicts", "events?after={n}", "grades", "accepted?min_step={n}", "environments?after={n}")
+    reads = ("log?kind=verdict", "log?after={n}", "log?kind=step", "environments?after={n}")
 
     def read() -> bytes:
         target = f"{run}/{random.choice(reads)}".format(n=random.randrange(1 << 10))
@@ -125,10 +135,18 @@ def wide_request(load: Load, keys: int, headers: int) -> bytes:
 
 
 def reads_of(load: Load) -> list[str]:
-    """Return unsigned reads of which each may be the worst; `{n}` stands for a number that was not asked for before."""
+    """Return an orchestrator's unsigned reads of which each may be the worst; `{n}` stands for a number of its own."""
+    run, node = f"/v1/runs/{load.run}", QuickSigner(load.keys[0], load.domain).address
+    log = ("", "?after={n}", "?kind=verdict", f"?node={node}", f"?node={node}&index={{n}}")
+    rest = ("current", "environments", "environments?after={n}", "steps/{n}", "looks/latest", f"calls/{node}/{{n}}")
+    return [run, *(f"{run}/log{one}" for one in log), *(f"{run}/{one}" for one in rest), "/", f"/v1/nodes/{node}"]
+
+
+def pages_of(load: Load) -> list[str]:
+    """Return the same of an explorer."""
     run, node = f"/v1/runs/{load.run}", QuickSigner(load.keys[0], load.domain).address
     names = "&".join(f"name={name}" for name in ("reward", "kl", "entropy", "loss", "completions/mean_length"))
-    own = ("", "summary", "verdicts", "grades", "accepted?min_step=0", "overview", "metrics", "others", "earnings")
+    own = ("summary", "overview", "live", "metrics", "others", "earnings")
     wide = (
         "workers?order=accepted&offset={n}&limit=100",
         "workers?search=0x{n}",
@@ -144,7 +162,7 @@ def reads_of(load: Load) -> list[str]:
         f"addresses/{node}",
     )
     pages = ("/", "/leaderboard?search=0x{n}", "/events", "/court", "/steps", "/rollouts", f"/nodes/{node}")
-    return [*(f"{run}/{one}".rstrip("/") for one in (*own, *wide)), *pages, f"/v1/nodes/{node}"]
+    return [*(f"{run}/{one}" for one in (*own, *wide)), *pages]
 
 
 async def sign_in_vain(load: Load) -> None:
@@ -215,6 +233,7 @@ async def _all(
 
 KINDS: Final = {
     "reads": read_worst,
+    "pages": read_pages,
     "heads": hang_on,
     "signatures": sign_in_vain,
     "uploads": hold_uploads,

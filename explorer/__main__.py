@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from ipaddress import ip_network
 
-from explorer.admission import Admission
+from explorer.admission import ReaderAdmission
 from explorer.app import create_asgi
 from explorer.service import serving
 from muster.runtime import telemetry
@@ -38,7 +38,7 @@ async def _serve(settings: Settings) -> None:
         budget, backlog = connection_budget(raise_descriptor_limit())
         async with serving(settings) as service:
             table = ConnectionTable(budget, [ip_network(network) for network in ours.trusted_proxies])
-            app = RequestIds(Admission(create_asgi(service), table, ours.watchers))
+            app = RequestIds(ReaderAdmission(create_asgi(service)))
             server = Server(
                 bounded_config(app, table, LIMITS, backlog=backlog, timeout_graceful_shutdown=GRACE_SECONDS)
             )
@@ -47,7 +47,7 @@ async def _serve(settings: Settings) -> None:
             measure([table])
             gc.collect()
             gc.freeze()  # later collections skip the objects that live as long as the process, and so pause less
-            with ending([server], service.page.hub.stop):
+            with ending([server]):
                 await server.serve([socket])
             log.info("stopped")
 

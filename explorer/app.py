@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from functools import cache, partial
 from importlib.metadata import version
+from typing import Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -15,10 +18,11 @@ from explorer.routes import documents, pages
 from explorer.routing import Here
 from explorer.service import ExplorerService
 from muster.constants import PROTOCOL_VERSION
-from muster.protocol.messages import Problem
+from muster.protocol.messages import JoinDocument
 from muster.runtime import problems, telemetry
 from muster.runtime.http_metrics import Measured
 from muster.runtime.http_server import TypedAnswers
+from muster.runtime.problem_document import Problem
 from muster.runtime.routing import json_response
 
 
@@ -52,6 +56,7 @@ def _document(app: FastAPI) -> bytes:
 
 
 about = APIRouter(tags=["service"])
+BEHIND: Final = telemetry.gauge("explorer_behind_seconds", "Seconds since chain or log were read to their ends")
 
 
 @about.get("/healthz")
@@ -68,7 +73,8 @@ async def readyz(service: Here) -> JSONResponse:
 
 
 @about.get("/metrics", response_class=Response, include_in_schema=False)
-async def metrics() -> Response:
+async def metrics(service: Here) -> Response:
+    BEHIND.set(max(0.0, time.time() - (service.page.boards.stale_since or math.inf)))
     return Response(generate_latest(telemetry.REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -87,3 +93,9 @@ async def version_of(request: Request, service: Here) -> dict[str, str | int]:
         "registry": service.known.addresses["registry"],
         "run": service.run,
     }
+
+
+@about.get("/v1/join")
+async def join(service: Here) -> JoinDocument:
+    """Send the document that says where the run is, as its orchestrator sent it: signed with its storage key."""
+    return service.join

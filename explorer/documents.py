@@ -122,18 +122,17 @@ class Documents:
         if not verdict.accepted:
             query = select(func.count()).where(same_work(verdicts, verdict), verdicts.c.accepted.is_(False))
             rejections = max(1, connection.execute(query).scalar_one())
-            data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason, "rejections": rejections}
+            data = verdict.model_dump(include={"node", "index", "reason", "validator"}) | {"rejections": rejections}
             source = f"verdict:{verdict.validator}:{verdict.node}:{verdict.index}:{verdict.root[:10]}"
-            told = {**data, "validator": verdict.validator}
-            record_event(connection, "rejected", told, source, one.at.received)
+            record_event(connection, "rejected", data, source, one.at.received)
 
     def _report(self, connection: Connection, one: Placed[StepReport]) -> None:
         if len(one.document.batch) + len(one.document.dropped) > MAX_FILES:
             return
         report, received = record_report(connection, self._queries, one), one.at.received
         self._warn_of(series.record(connection, report.step, report.metrics))
-        told = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
-        record_event(connection, "step", told, f"step:{report.step}:{received}", received)
+        data = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
+        record_event(connection, "step", data, f"step:{report.step}:{received}", received)
         if report.finished:
             record_event(connection, "finished", {"step": report.step}, f"finished:{report.step}", received)
 
@@ -167,8 +166,8 @@ def _name(connection: Connection, one: Placed[NodeName]) -> None:
         return
     received = one.at.received
     upsert(connection, node_names, row_of(node_names, named, node=node, document=one.at.text, received=received))
-    told = {"node": node, "name": named.name}
-    record_event(connection, "named", told, f"named:{node}:{named.named}", received)
+    data = {"node": node, "name": named.name}
+    record_event(connection, "named", data, f"named:{node}:{named.named}", received)
 
 
 def _score(connection: Connection, one: Placed[BenchmarkScore]) -> None:
@@ -181,14 +180,14 @@ def _score(connection: Connection, one: Placed[BenchmarkScore]) -> None:
     if published is None or is_full or (earlier is not None and earlier >= score.measured):
         return
     upsert(connection, scores, row_of(scores, score, document=one.at.text))
-    told = score.model_dump(include={"step", "benchmark", "score", "low", "high"})
+    data = score.model_dump(include={"step", "benchmark", "score", "low", "high"})
     source = f"scored:{score.step}:{score.benchmark}:{score.measured}"
-    record_event(connection, "scored", told, source, one.at.received)
+    record_event(connection, "scored", data, source, one.at.received)
 
 
 def _misbehaviour(connection: Connection, one: Placed[MisbehaviourReport]) -> None:
     if member_of(connection, one.signer) is None:
         return
-    told = {"relay": one.document.url.rstrip("/"), "by": one.signer}
-    told |= one.document.model_dump(include={"root", "why"})
-    record_event(connection, "relay misbehaved", told, f"misbehaviour:{one.at.place}", one.at.received)
+    data = {"relay": one.document.url.rstrip("/"), "by": one.signer}
+    data |= one.document.model_dump(include={"root", "why"})
+    record_event(connection, "relay misbehaved", data, f"misbehaviour:{one.at.place}", one.at.received)

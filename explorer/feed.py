@@ -89,11 +89,11 @@ def state_sentence(
 ) -> tuple[str, str]:
     """Return what the swarm does or waits for, as a sentence, and its tone: done, wait or go.
 
-    unended: share of completions that never end their thinking. stale: the chain has not been read for a while, so what
-    it says now is not known.
+    unended: share of completions that never end their thinking. stale: chain or log have not been read for a while, so
+    what it says now is not known.
     """
     if stale:
-        return "What the swarm does now is not known: the chain is not read.", "wait"
+        return "What the swarm does now is not known: chain or log are not read.", "wait"
     if finished:
         return f"Training is finished at step {number(step)}.", "done"
     if blocked:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, func, literal, select
+from sqlalchemy import BigInteger, Connection, literal
 
 from explorer.feed import KINDS, NOTABLE, PINNED, FeedLine, Names, feed_lines, folded
 from explorer.source import names_of
-from muster.ledger.events import EventLine, after_event, newest_events
+from muster.ledger.events import EventLine, newest_events
 from muster.ledger.tables import events
 from muster.protocol.messages import Message
 
@@ -42,11 +42,10 @@ class EventFeed(Message):
     """What to ask for after this; None at the end."""
 
 
-def read_feed(connection: Connection, after: int, limit: int) -> tuple[list[FeedLine], int]:
-    """Return the newest notable events after an id, oldest first, and the id of the newest event of all."""
-    last = connection.execute(select(func.max(events.c.id))).scalar() or 0
-    found = newest_events(connection, limit, after_event(after), events.c.id <= last, _of(NOTABLE))
-    return feed_lines(found[::-1], _names(connection, found)), last
+def read_feed(connection: Connection, limit: int) -> list[FeedLine]:
+    """Return the newest notable events, oldest first."""
+    found = newest_events(connection, limit, _of(NOTABLE))
+    return feed_lines(found[::-1], _names(connection, found))
 
 
 def read_overview_feed(connection: Connection, now: float) -> OverviewFeed:

@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from sqlalchemy import Connection, select
 
 from explorer.documents import Documents
 from muster.clients.orchestrator import OrchestratorClient
-from muster.errors import TRANSIENT, CheckError, NotFoundError, StorageError
+from muster.errors import TRANSIENT, CheckError, MismatchError, NotFoundError, StorageError
 from muster.ledger.chain_follower import STALE_SECONDS, Follower
 from muster.ledger.database import Database
 from muster.ledger.statements import upsert
-from muster.ledger.summaries import due_days, forget_day, read_day, restore
+from muster.ledger.summaries import DayOfWork, due_days, forget_day, is_of_its_day, read_day, restore
 from muster.ledger.tables import meta
 from muster.protocol.eip712 import Domain
 from muster.runtime import telemetry
@@ -36,6 +37,8 @@ POLL_SECONDS: Final = 1.0
 """Between two looks at the end of the log."""
 DAYS_SECONDS: Final = 300.0
 """Between two looks for days that are over."""
+_READ: Final = "0x" + 64 * "0"
+"""In place of a summary's name, which only its storage has."""
 _PLACE: Final = "log place"
 """The next place to read, in the table `meta`."""
 
@@ -53,17 +56,18 @@ class LogReader:
     documents: Documents
     unbonding: int
     """`Registry.UNBONDING`, in seconds."""
+    clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self._queries = self.follower.queries
         self._has_read = False
-        self._complete_at, self._last_read = time.time(), time.monotonic()
+        self._complete_at, self._last_read = time.time(), self.clock()
         self._days_at = float("-inf")
 
     @property
     def stale_since(self) -> float | None:
         """Return since which Unix second the log is not read to its end; None while it is."""
-        is_silent = time.monotonic() - self._last_read > STALE_SECONDS
+        is_silent = self.clock() - self._last_read > STALE_SECONDS
         return self._complete_at if is_silent or not self._has_read else None
 
     def unready(self) -> list[str]:
@@ -86,12 +90,12 @@ class LogReader:
         """Read the next page of the log. Raises TRANSIENT errors, StorageError, CheckError."""
         if self.follower.unready():
             return Waiting("the chain is not read yet")
-        if time.monotonic() - self._days_at >= DAYS_SECONDS:
+        if self.clock() - self._days_at >= DAYS_SECONDS:
             await self._restore_days()
-            self._days_at = time.monotonic()
+            self._days_at = self.clock()
         place = await self.database.read(place_in)
         page = await self.client.log(self._queries.run, place)
-        known = [one for one in page.entries if one.came <= self._queries.chain.now]
+        known = [*takewhile(lambda one: one.came <= self._queries.chain.now, page.entries)]
         found = await asyncio.to_thread(lambda: [*filter(None, map(self.documents.open, known))])
         if known:
             following = known[-1].place + 1 if len(known) < len(page.entries) else page.cursor
@@ -106,7 +110,7 @@ class LogReader:
         if page.entries and len(known) == len(page.entries):
             return AGAIN
         if not page.entries or page.entries[len(known)].came <= time.time() + STALE_SECONDS:
-            self._has_read, self._complete_at, self._last_read = True, time.time(), time.monotonic()
+            self._has_read, self._complete_at, self._last_read = True, time.time(), self.clock()
         return IDLE
 
     async def _restore_days(self) -> None:
@@ -117,18 +121,20 @@ class LogReader:
         for day in await self.database.read(is_over):
             try:
                 data = await self.client.day_summary(queries.run, day)
+                work = await asyncio.to_thread(read_day, self.where, queries.keys, data)
+                await self.database.write(partial(self._restore, day=day, work=work))
             except NotFoundError:
                 return  # this day's documents are kept, and so are those of later ones
-            work = await asyncio.to_thread(read_day, self.where, queries.keys, data)
-            if (work.run, work.day) != (queries.run, day):
-                raise CheckError(f"the summary of day {day} is that of day {work.day} of run {work.run}")
-
-            def write(connection: Connection) -> None:
-                restore(connection, work, "0x" + "00" * 32)  # noqa: B023 - it is run before the next day
-                forget_day(connection, queries, work)  # noqa: B023
-
-            await self.database.write(write)
+            except CheckError as error:
+                log.warning("left out", kind="summary", day=day, reason=str(error))
+                return
             log.info("day of work replaced by its summary", day=day)
+
+    def _restore(self, connection: Connection, *, day: int, work: DayOfWork) -> None:
+        if (work.run, work.day) != (self._queries.run, day) or not is_of_its_day(connection, work):
+            raise MismatchError("it is not about the commitments of its day")
+        restore(connection, work, _READ)
+        forget_day(connection, self._queries, work)
 
 
 def place_in(connection: Connection) -> int:

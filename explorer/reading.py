@@ -85,9 +85,9 @@ class ReadingProcess:
             await asyncio.gather(*self._tasks)
 
     async def ask(
-        self, file_hash: str, position: int, *, thinks: bool = True, task: TaskPlace | None = None
+        self, file_hash: str, position: int, *, root: str = "", thinks: bool = True, task: TaskPlace | None = None
     ) -> ReadAnswer:
-        """Return the answer to a request. `task`: whose reference is read with the row.
+        """Return the answer to a request. `root`: of the file's rows; `task`: whose reference is read with the row.
 
         Raises RefusedError when too many wait, UnreachableError when the process fails or takes too long.
         """
@@ -101,7 +101,7 @@ class ReadingProcess:
         try:
             thinking = "tags" if thinks else "none"
             request = ReadRequest(
-                id=next(self._ids), file_hash=file_hash, position=position, thinking=thinking, task=task
+                id=next(self._ids), file_hash=file_hash, position=position, root=root, thinking=thinking, task=task
             )
             return await self._exchange(request)
         finally:

@@ -15,7 +15,7 @@ import signal
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from explorer.rows import (
 from muster.clients.storage import ContentStore
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import MalformedError, MismatchError, StorageError, UnreachableError
+from muster.protocol.hashes import hex_hash
+from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
@@ -66,6 +68,14 @@ def _slim(row: Rollout) -> Rollout:
     )
 
 
+class _ReadFile(NamedTuple):
+    """A file whose rows were read."""
+
+    root: str
+    """Of its rows, as a worker commits to it."""
+    rows: list[Rollout]
+
+
 class FileReader:
     """Answers requests about files of one run."""
 
@@ -79,7 +89,7 @@ class FileReader:
             math.inf,
             most=MAX_CACHED_FILES,
             most_bytes=MAX_CACHED_BYTES,
-            size_of=lambda rows: sum(r.nbytes for r in rows),
+            size_of=lambda file: sum(row.nbytes for row in file.rows),
         )
         """Of the files read last, without log-probabilities and proofs."""
 
@@ -91,11 +101,14 @@ class FileReader:
         try:
             if name not in self._rows and not await self._files.exists(name):
                 return ReadAnswer(id=request.id, failure="missing")
-            rows = await self._rows.get(name, read)
+            file = await self._rows.get(name, read)
         except (MalformedError, MismatchError) as error:
             return ReadAnswer(id=request.id, failure="malformed", why=str(error))
         except UnreachableError as error:
             return ReadAnswer(id=request.id, failure="machine", why=str(error))
+        if request.root not in ("", file.root):
+            return ReadAnswer(id=request.id, failure="malformed", why="its rows are not what was committed to")
+        rows = file.rows
         if request.position >= len(rows):
             return ReadAnswer(id=request.id, failure="no_row")
         assert self._tokenizer is not None
@@ -113,9 +126,10 @@ class FileReader:
         except (MalformedError, MismatchError, StorageError):
             return None
 
-    async def _read(self, name: str) -> list[Rollout]:
+    async def _read(self, name: str) -> _ReadFile:
         rows = await self._reader.read(await self._files.get(name, MAX_FILE_BYTES), self._limits)
-        return [_slim(row) for row in rows]
+        root = hex_hash((await asyncio.to_thread(rollout_tree, rows)).root)
+        return _ReadFile(root, [_slim(row) for row in rows])
 
     def _load_tokenizer(self) -> str:
         """Load the run's tokenizer, once; return why it cannot be loaded, or "" when it is."""

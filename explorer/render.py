@@ -25,6 +25,8 @@ from muster.runtime.units import SYMBOL
 
 DASH: Final = "–"
 """In place of what is not known."""
+LAST_SECOND: Final = 1 << 37
+"""Later times, which only a mistake or a lie names, are shown as this one."""
 MAX_LINE: Final = 400
 """Characters of strangers' text within a line; the rest is left out."""
 STRIP_WIDTH: Final = 720
@@ -100,7 +102,7 @@ def moment(seconds: float | None) -> Markup | str:
     """Return a time in UTC, as an element whose text scripts may replace by how long ago it is."""
     if not seconds:
         return DASH
-    there = datetime.fromtimestamp(seconds, UTC)
+    there = datetime.fromtimestamp(min(seconds, LAST_SECOND), UTC)
     exact = f"{there:%Y-%m-%dT%H:%M:%SZ}"
     return Markup('<time datetime="{}" data-moment="{:.0f}">{:%Y-%m-%d %H:%M} UTC</time>').format(exact, seconds, there)
 
@@ -113,7 +115,7 @@ def countdown(until: int, now: int) -> Markup:
 
 def hour(hours: int) -> str:
     """Return an hour of the chain's clock, in UTC."""
-    return f"{datetime.fromtimestamp(hours * HOUR_SECONDS, UTC):%b %d, %H:00}"
+    return f"{datetime.fromtimestamp(min(hours * HOUR_SECONDS, LAST_SECOND), UTC):%b %d, %H:00}"
 
 
 def shown(text: str, limit: int = MAX_LINE) -> str:

@@ -102,6 +102,7 @@ class BeforeAndAfter(Message):
 class DrawnFile(RolloutFile):
     """An accepted file, and what its draws follow from, which no answer includes."""
 
+    root: str = Field(exclude=True)
     work_class: int = Field(exclude=True)
     entropy: str | None = Field(exclude=True)
 
@@ -238,7 +239,7 @@ class Rollouts:
         if task is not None:
             with suppress(CheckError):  # the row is shown without what it was scored by
                 await self._files.fetch(task.shard)
-        answer = await self._reading.ask(file.file_hash, position, thinks=thinks, task=task)
+        answer = await self._reading.ask(file.file_hash, position, root=file.root, thinks=thinks, task=task)
         if answer.row is not None:
             return answer.row
         match answer.failure:
@@ -309,6 +310,7 @@ def _accepted_files() -> Any:
             *uploads.c["file_hash", "node", "index"],
             func.coalesce(node_names.c.name, "").label("name"),
             commitments.c.step.label("policy_step"),
+            commitments.c.root,
             nodes.c.work_class,
             checkpoints.c.entropy,
         )

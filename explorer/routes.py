@@ -12,7 +12,7 @@ from http import HTTPStatus
 from importlib.metadata import metadata
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from explorer import pictures
 from explorer.addresses import AddressView
@@ -23,6 +23,7 @@ from explorer.earnings import earnings_of
 from explorer.feed import KINDS, state_sentence
 from explorer.feed_log import EventFeed
 from explorer.leaderboard import MAX_LINES, Others, ValidatorOrder, ValidatorPage, WorkerOrder, WorkerPage
+from explorer.live import LiveState
 from explorer.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page
 from explorer.overview import Overview, key_lines
 from explorer.render import strip
@@ -67,6 +68,7 @@ PICTURE_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 """Of pictures that other sites may show; as a separate document one loads nothing and runs nothing."""
+LIVE_HEADERS: Final = {"Cache-Control": "no-cache"}
 SVG: Final = "image/svg+xml"
 _PICTURE: Final[dict[int | str, dict[str, Any]]] = {
     200: {"description": "A picture", "content": {SVG: {"schema": {"type": "string"}}}}
@@ -247,16 +249,13 @@ async def feed(service: Here, kind: Kind = "", before: Before = None, limit: Lin
     return await service.page.boards.events(kind, before, limit)
 
 
-@documents.get(
-    "/live",
-    response_class=Response,
-    responses={200: {"description": "Server-sent events, each a LiveState", "content": {"text/event-stream": {}}}},
-)
-async def live(
-    service: Here, _: OurRun, last_event_id: Annotated[str, Header(alias="Last-Event-ID", max_length=64)] = ""
-) -> Response:
-    """Send the state of the run, and again whenever it changes, with what happened since."""
-    return await service.page.hub.stream(last_event_id)
+@documents.get("/live", response_model=LiveState)
+async def live(request: Request, service: Here, _: OurRun) -> Response:
+    """Send the state of the run with the newest events, a second old; 304 to who has it already, by its ETag."""
+    tag, plain, packed = await service.page.views.live(service.page.boards)
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag, **LIVE_HEADERS})
+    return compressed(request, plain, packed, "application/json", {"ETag": tag, **LIVE_HEADERS})
 
 
 # Nodes and their work

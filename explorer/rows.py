@@ -73,6 +73,8 @@ class ReadRequest(Message):
     id: int
     file_hash: str
     position: int
+    root: str = ""
+    """That was committed to; empty: any."""
     thinking: Thinking = "tags"
     task: TaskPlace | None = None
     """Of which task the reference is read too."""

@@ -12,8 +12,6 @@ from explorer.boards import Boards
 from explorer.current import Current
 from explorer.documents import Documents
 from explorer.files import RunFiles
-from explorer.live import LiveSource
-from explorer.live_hub import LiveHub
 from explorer.log_reader import LogReader
 from explorer.overview import RunIdentity
 from explorer.site import Site
@@ -32,7 +30,7 @@ from muster.protocol.eip712 import Domain
 from muster.protocol.messages import JoinDocument
 from muster.settings.schema import Settings
 
-PATIENCE_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 60.0
 """Longest wait for an answer of the orchestrator."""
 
 
@@ -44,7 +42,6 @@ class PageParts:
     """Documents about the whole run."""
     views: Views
     """Documents about single things."""
-    hub: LiveHub
     site: Site
 
 
@@ -85,7 +82,7 @@ async def serving(settings: Settings) -> AsyncIterator[ExplorerService]:
         terms, keys, head = await chain.terms(run), await chain.keys(run), await chain.head()
         owner = (await chain.call(runs.run_info(run))).owner
         unbonding = await chain.call(registry.unbonding())
-        client = OrchestratorClient.on_chain(settings.orchestrator.url, chain, timeout=PATIENCE_SECONDS)
+        client = OrchestratorClient.on_chain(settings.orchestrator.url, chain, timeout=ANSWER_SECONDS)
         await stack.enter_async_context(client)
         described, join = await client.run_info(run), await client.join_document()
         if described.chain_id != chain.chain_id or described.run != run:
@@ -126,17 +123,12 @@ async def serving(settings: Settings) -> AsyncIterator[ExplorerService]:
         source = PageSource(database, queries, attribution, client.url)
         boards = Boards(known, source, follower, reader, current)
         views = await asyncio.to_thread(Views.of_run, source, files)
-        hub = LiveHub(LiveSource(boards))
         site = Site(
             known,
             client.url,
             lambda: queries.chain.now,
             lambda: boards.stale_since,
             settings.chain.block_explorer_url,
-            lambda: hub.count,
         )
-        await stack.enter_async_context(hub.running())
         await stack.enter_async_context(views.running())
-        yield ExplorerService(
-            known, join, database, queries, follower, reader, current, PageParts(boards, views, hub, site)
-        )
+        yield ExplorerService(known, join, database, queries, follower, reader, current, PageParts(boards, views, site))

@@ -35,8 +35,6 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
-PAGES_A_SECOND: Final = 10
-"""That watchers fetch again at most, all together: of more, each waits longer."""
 PAGES: Final = (
     ("/", "Overview"),
     ("/leaderboard", "Leaderboard"),
@@ -70,12 +68,11 @@ class Site:
         chain_time: Callable[[], int],
         stale_since: Callable[[], float | None] = lambda: None,
         explorer: str = "",
-        watchers: Callable[[], int] = lambda: 0,
     ) -> None:
         """`url` is the orchestrator's own; `chain_time` returns the chain's second that was read last.
 
         stale_since: returns since which Unix second the chain is not read; None while it is. explorer: URL of the
-        block explorer that hashes and addresses link to; empty for none. watchers: returns how many streams are open.
+        block explorer that hashes and addresses link to; empty for none.
         """
         self.assets = Assets()
         self._known = known
@@ -83,7 +80,6 @@ class Site:
         self._chain_time = chain_time
         self.stale_since = stale_since
         self._explorer = explorer.rstrip("/")
-        self._watchers = watchers
         self._templates = environment()
         self._kept = KeptAnswers(KEPT_SECONDS)
         self._turns = TimeShare()
@@ -123,7 +119,7 @@ class Site:
             "api": f"/v1/runs/{known.run}",
             "pages": PAGES,
             "here": page.here,
-            "refresh": page.refresh and max(page.refresh, self._watchers() // PAGES_A_SECOND),
+            "refresh": page.refresh,
             "made": time.time(),
             "chain_time": self._chain_time(),
             "stale_since": self.stale_since(),

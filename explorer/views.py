@@ -5,11 +5,16 @@ One per service. The routes ask here.
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Final, Self, TypeVar
 
+from explorer.assets import pack
+from explorer.boards import Boards
 from explorer.files import RunFiles
+from explorer.live import read_live
 from explorer.nodes import NodeView, node_view
 from explorer.reading import ReadingProcess, find_tokenizer
 from explorer.rollouts import BeforeAndAfter, Rollouts, RolloutView
@@ -18,6 +23,8 @@ from explorer.source import PageSource
 from muster.rollouts.parquet import FileLimits
 from muster.runtime.kept import KeptAnswers
 
+LIVE_SECONDS: Final = 1.0
+"""Age of the state of the run."""
 SHORT_SECONDS: Final = 2.0
 """Age of documents about single things."""
 LISTED_SECONDS: Final = 5.0
@@ -36,7 +43,7 @@ class Views:
         self._source = source
         self._reading = reading
         self._rollouts = Rollouts(source, reading, files)
-        ages = (SHORT_SECONDS, LISTED_SECONDS, EARNINGS_SECONDS, PICTURE_SECONDS)
+        ages = (LIVE_SECONDS, SHORT_SECONDS, LISTED_SECONDS, EARNINGS_SECONDS, PICTURE_SECONDS)
         self._kept = {seconds: KeptAnswers(seconds) for seconds in ages}
 
     @classmethod
@@ -80,6 +87,17 @@ class Views:
         """Return a row of an accepted file. Raises as `Rollouts.row`."""
         asked = "rollout", file_hash, position
         return await self._kept[LISTED_SECONDS].get(asked, lambda: self._rollouts.row(file_hash, position))
+
+    async def live(self, boards: Boards) -> tuple[str, bytes, bytes]:
+        """Return the state of the run as JSON: its ETag, plain, compressed."""
+
+        async def make() -> tuple[str, bytes, bytes]:
+            state = await read_live(boards)
+            plain = state.model_dump_json().encode("utf-8", "backslashreplace")
+            digest = hashlib.sha256(repr(state.model_dump(exclude={"time"})).encode("utf-8", "backslashreplace"))
+            return f'"{digest.hexdigest()[:16]}"', plain, await asyncio.to_thread(pack, plain)
+
+        return await self._kept[LIVE_SECONDS].get("live", make)
 
     async def compared(self) -> BeforeAndAfter:
         """Return an early row and a late one, or why there are none."""

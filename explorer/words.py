@@ -14,7 +14,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "step": "A published state of the model. Step 0 is the one the run began with; its roots are on chain.",
         "checkpoint": "The weights of a step, as public files that can be checked against the root on chain.",
         "policy step": "The step whose weights wrote a rollout.",
-        "orchestrator": "The service behind this page: nodes exchange files and verdicts here. It decides nothing "
+        "orchestrator": "The service through which nodes exchange files and verdicts. It decides nothing "
         "about money or guilt; the contracts do.",
         "trainer": "The process that turns accepted work into the next step.",
         "run owner": "Who created the run and pays its escrow.",
@@ -22,7 +22,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "so a claim can always be paid.",
         "cost per step": "Pay of the unrefuted commitments made at one step; the median of the newest steps.",
         "demand": "How much accepted or waiting work the trainer has, and whether it wants more.",
-        "block": "The newest block of the chain that this orchestrator has read.",
+        "block": "The newest block of the chain that this explorer has read.",
     },
     "Who takes part": {
         "node": "A key that is registered for this run, as a worker or a validator, with its own stake.",

@@ -47,7 +47,7 @@ async def _serve(settings: Settings) -> None:
         sockets = [stack.enter_context(listen(ours.host, port, "orchestrator.port")) for port in ports]
         budget, backlog = connection_budget(raise_descriptor_limit() // len(sockets))
         async with serving(settings, signer) as service:
-            # 2. A server for each, of the same application, with limits of its own.
+            # 2. A server for each, of the same application, with its own limits.
             app, proxies = create_asgi(service), [ip_network(network) for network in ours.trusted_proxies]
             doors, servers = list[Admission](), list[Server]()
             for one, name in zip(sockets, names, strict=True):

@@ -33,7 +33,6 @@ from muster.protocol.messages import (
     EnvironmentPage,
     JoinDocument,
     NodeReport,
-    Problem,
     RelayOffer,
     RunDescription,
     SignedText,
@@ -45,6 +44,7 @@ from muster.protocol.messages import (
 from muster.runtime import problems, telemetry
 from muster.runtime.http_metrics import Measured
 from muster.runtime.http_server import TypedAnswers
+from muster.runtime.problem_document import Problem
 from muster.runtime.problems import documented
 from muster.runtime.routing import AddressPath, HashPath, Index, document_response, json_response
 from orchestrator.admission import CHECK

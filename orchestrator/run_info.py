@@ -12,7 +12,6 @@ from muster.clients.storage import ContentStore
 from muster.constants import CHAIN_ANVIL, MAX_FILE_BYTES
 from muster.contracts.abi import CONTRACTS
 from muster.errors import CheckError, ConfigError
-from muster.grading.masters import FORMAT
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, sign_message
 from muster.protocol.messages import JoinDocument, RunDescription
 from muster.protocol.terms import Terms
@@ -20,6 +19,7 @@ from muster.protocol.terms_file import terms_document
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument
+from muster.tasksets.masters import FORMAT
 from muster.tasksets.taskset import SHARDS_NAME
 from muster.verification.profiles import known_profile
 

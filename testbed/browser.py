@@ -1,4 +1,4 @@
-"""Drive a real browser for tests and benchmarks of the orchestrator's page: Debian's Chromium through Playwright.
+"""Drive a real browser for tests and benchmarks of the explorer's page: Debian's Chromium through Playwright.
 
 A `Visitor` is one person's empty browser. It notes whatever goes wrong in it, every address that it asks for, and what
 the page measures of itself: layout shift, largest paint, violations of the security policy.
@@ -46,7 +46,7 @@ WIDTHS: Final = (360, 768, 1440)
 """CSS pixels: a phone, a tablet, a desk."""
 HEIGHT: Final = 900
 ABORTED: Final = "net::ERR_ABORTED"
-"""Of a request whose page was left: streams end so."""
+"""Of a request whose page was left."""
 
 _MEASURE: Final = """
 window.musterMeasured = { shift: 0, largest: 0, violations: [] };

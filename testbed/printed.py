@@ -41,7 +41,7 @@ ON_THE_PAGE: Final = {
 }
 PARTS: Final = (
     *("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "scripts"),
-    *("adversary", "muster", "orchestrator", "trainer", "validator", "worker"),
+    *("adversary", "explorer", "muster", "orchestrator", "trainer", "validator", "worker"),
 )
 """What a wheel is made of."""
 LINE_SECONDS: Final = 300.0
@@ -195,7 +195,7 @@ def reason_not_to_run(page: str, line: str) -> str | None:
 
 
 def commands_on(url: str, path: str) -> Iterator[str]:
-    """Yield the commands that a page of a running orchestrator shows, in its order."""
+    """Yield the commands that a page of a running explorer shows, in its order."""
     status, body = get(url + path)
     assert status == 200, (path, status)
     for command in COMMAND.findall(body.decode()):

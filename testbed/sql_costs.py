@@ -1,4 +1,4 @@
-"""Count what requests read from an orchestrator's database."""
+"""Count what requests read from a database."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class FileRef:
     root: str
     """Root of the rollouts' Merkle tree, 0x-hex."""
     grades: str = ""
-    """In a run with private tests their text (`muster.grading.grades`); empty until the file is graded."""
+    """In a run with private tests their text (`muster.tasksets.grades`); empty until the file is graded."""
     verdicts: tuple[str, ...] = ()
     """Content hashes of the verdicts by which it was accepted."""
 

@@ -20,8 +20,8 @@ from muster.chain.masters_file import read_masters
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.run_data import RunTasks
 from muster.errors import TRANSIENT, ConfigError, MismatchError
-from muster.grading.grades import grades_text, parse_grades
-from muster.grading.masters import Masters
+from muster.tasksets.grades import grades_text, parse_grades
+from muster.tasksets.masters import Masters
 from muster.protocol.hashes import hex_hash
 from muster.protocol.masters import epoch_of, epochs_trained
 from muster.protocol.messages import ShownMaster

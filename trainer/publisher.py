@@ -26,7 +26,7 @@ from muster.errors import (
     UnreachableError,
     WrongChainError,
 )
-from muster.grading.grades import grades_hash
+from muster.tasksets.grades import grades_hash
 from muster.models.weights import check_scale
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.protocol.messages import RowCheck, StepDocument, StepFile, StepReport

@@ -22,7 +22,7 @@ from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, 
 from muster.contracts import runs
 from muster.environments.scoring import Scorers
 from muster.errors import TRANSIENT, ConfigError, FinishedError, MismatchError, StorageError
-from muster.grading.masters import Masters
+from muster.tasksets.masters import Masters
 from muster.models.files import vocabulary_of
 from muster.protocol.looks import LINK_HOURS, SETTLE_HOURS
 from muster.protocol.metric_names import HELD_OUT, REWARD, UNENDED, UNENDED_ALARM, UNENDED_HINT

@@ -1,22 +1,40 @@
-// Follow the run by server-sent events: numbers, the feed, and word to the rest of the page that something changed.
+// Follow the run: ask every two seconds for numbers and the feed, and tell the rest of the page that something changed.
 
 import { setChainTime, tick } from "./clock.js";
 
 const FEED_LINES = 14;
-const RETRY_SECONDS = 20;
+const POLL_SECONDS = 2;
+const RETRY_SECONDS = 10;
+const ANSWER_SECONDS = 20;
 const SAFE_PATH = /^\/[A-Za-z0-9/?=_-]*$/;
 
-let source = null;
+let taken = "";
 
 export function followRun() {
-  if (!document.body.dataset.live || !("EventSource" in window)) return;
-  source = new EventSource(document.body.dataset.live);
-  source.addEventListener("open", () => show("live", "live"));
-  source.addEventListener("message", event => take(JSON.parse(event.data)));
-  source.addEventListener("error", () => {
+  if (!document.body.dataset.live) return;
+  poll();
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) ask(); });
+}
+
+async function poll() {
+  const answered = document.hidden || await ask();
+  setTimeout(poll, 1000 * (answered ? POLL_SECONDS : RETRY_SECONDS));
+}
+
+// Ask for the state, which the browser has already where the answer is 304. Return whether there was an answer.
+async function ask() {
+  try {
+    const reply = await fetch(document.body.dataset.live, { signal: AbortSignal.timeout(1000 * ANSWER_SECONDS) });
+    if (!reply.ok) throw new Error(`HTTP ${reply.status}`);
+    const text = await reply.text();
+    show("live", "live");
+    if (text !== taken) take(JSON.parse(text));
+    taken = text;
+    return true;
+  } catch {
     show("lost", "reconnecting");
-    if (source.readyState === EventSource.CLOSED) setTimeout(followRun, RETRY_SECONDS * 1000); // it was refused
-  });
+    return false;
+  }
 }
 
 function show(state, text) {
@@ -26,7 +44,6 @@ function show(state, text) {
 }
 
 function take(state) {
-  show("live", "live");
   setChainTime(state.block_time);
   stale(state.stale_since);
   for (const element of document.querySelectorAll("[data-live]")) {

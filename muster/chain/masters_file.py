@@ -6,7 +6,7 @@ from pathlib import Path
 
 from muster.chain.keys import read_secret, write_secret
 from muster.errors import ConfigError
-from muster.grading.masters import Masters
+from muster.tasksets.masters import Masters
 
 
 def write_masters(path: Path, masters: Masters) -> None:

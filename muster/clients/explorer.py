@@ -1,4 +1,4 @@
-"""The client of an explorer: what people see of a run, as documents. Nobody who works or is paid depends on it."""
+"""The client of an explorer: what people see of a run, as documents. No member of a run depends on it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ class ExplorerClient(SignedClient):
     def at(cls, url: str, chain: ChainReader, *, timeout: float = 30) -> Self:
         """Return a client of the explorer at `url`."""
         return cls.on_chain(url, chain, timeout=timeout)
+
+    async def check_ready(self) -> None:
+        """Raise UnreachableError while chain and log are not read up to now."""
+        await self._call("GET", "/readyz")
 
     async def summary(self, run: int) -> dict[str, Any]:
         """Return a run in one bounded document. Schema: the explorer's OpenAPI document."""

@@ -7,6 +7,7 @@ version knows. The endpoint of a public chain is never taken from the document: 
 
 from __future__ import annotations
 
+import string
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -79,9 +80,13 @@ async def _fetch_document(urls: Sequence[str], seconds: float) -> JoinDocument:
     ) from last
 
 
-def is_plain(url: str) -> bool:
-    """Return whether a URL has only letters that a settings file and a terminal take as they are."""
-    return url.isascii() and url.isprintable() and not set(url) & set(" \"'\\<>")
+_PLAIN: Final = frozenset(string.ascii_letters + string.digits + ":/.-_~%[]")
+"""Characters of a URL that a terminal takes as they are."""
+
+
+def is_plain(url: str, besides: str = "") -> bool:
+    """Return whether a URL has only characters that a settings file and a terminal take as they are."""
+    return set(url) <= _PLAIN | set(besides)
 
 
 def base_urls(url: str) -> list[str]:
@@ -100,7 +105,7 @@ def base_urls(url: str) -> list[str]:
         raise UsageError(f"{url!r} is no URL of an orchestrator", hint=hint)
     if parts.username is not None:
         raise UsageError("the URL of an orchestrator has no user name or password", hint=hint)
-    if not is_plain(url.strip()):
+    if not is_plain(url.strip(), "?=&+,@#"):
         raise UsageError(f"{url!r} is no URL", hint=hint)
     names = [name for name in parts.path.split("/") if name][:MAX_PATH]
     base = f"{parts.scheme}://{parts.netloc}"

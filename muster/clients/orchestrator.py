@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -149,7 +150,7 @@ class OrchestratorClient(SignedClient):
         return name
 
     async def grades_text(self, run: int, name: str) -> str:
-        """Return grades by their content hash, verified. Read them with `muster.grading.grades.parse_grades`."""
+        """Return grades by their content hash, verified. Read them with `muster.tasksets.grades.parse_grades`."""
         data = await self._content(f"runs/{run}/grades", name, MAX_GRADES_CHARS)
         return data.decode(errors="replace")
 
@@ -192,11 +193,16 @@ class OrchestratorClient(SignedClient):
     async def log(self, run: int, after: int = 0, **about: str | int | None) -> LogPage:
         """Return documents from a place on, in their order; check who signed each.
 
-        `about`: their `kind`, or the `node` and `index` of the commitment that they are about.
+        `about`: their `kind`, or the `node` and `index` of the commitment that they are about. Raises MalformedError
+        where places do not rise, or the cursor is not behind them.
         """
         given = {"after": after} | {name: value for name, value in about.items() if value is not None}
         target = f"/v1/runs/{run}/log?{urlencode(given)}"
-        return parse_answer(LogPage, await self._call("GET", target, max_bytes=4 * MAX_LIST_CHARS))
+        page = parse_answer(LogPage, await self._call("GET", target, max_bytes=4 * MAX_LIST_CHARS))
+        places = [after - 1, *(one.place for one in page.entries), max(page.cursor, after)]
+        if any(earlier >= later for earlier, later in pairwise(places)):
+            raise MalformedError(f"{self.url} sent documents of the log that are not in their order")
+        return page
 
     async def step_document(self, run: int, batch_root: bytes) -> StepDocument:
         """Return what a step was trained on, by its batch root on chain. RefusedError with status 404: it is not kept.

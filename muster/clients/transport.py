@@ -19,11 +19,11 @@ from muster.constants import SLOWEST_BYTES_PER_SECOND
 from muster.errors import ConfigError, MalformedError, NotFoundError, RefusedError, UnreachableError
 from muster.protocol.eip712 import Domain, TypedSigner
 from muster.protocol.hashes import NOTHING_HASH, content_hash
-from muster.protocol.messages import Problem
 from muster.protocol.requests import sign_request
 from muster.runtime import telemetry
 from muster.runtime.closing import AsyncClosing
 from muster.runtime.documents import first_problem
+from muster.runtime.problem_document import Problem
 from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry, retry_after
 from muster.runtime.tls import http_client
 

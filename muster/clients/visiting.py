@@ -23,7 +23,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "chain.rpc_url": PUBLIC_RPC_URLS[CHAIN_BASE_SEPOLIA],
         "chain.chain_id": CHAIN_BASE_SEPOLIA,
         "chain.addresses": "addresses.json",
-        "chain.explorer_url": "https://sepolia.basescan.org",
+        "chain.block_explorer_url": "https://sepolia.basescan.org",
         "chain.confirmations": 3,
         "chain.poll_seconds": 2,
         "chain.dearest_transaction": 0.02,

@@ -45,6 +45,7 @@ NOUNS: Final = {
     "serve": "Serve a checkpoint, or a checked step of a run, by the OpenAI API on this machine.",
     "trainer": "The trainer: batches, updates, checkpoints.",
     "orchestrator": "The orchestrator: uploads, verdicts, demand.",
+    "explorer": "Show a run on a page of your own, from its chain and its log: anybody can, for anybody's run.",
     "chain": "The contracts: deploy them, look at a deployment.",
 }
 """What --help says, in its order."""
@@ -53,7 +54,7 @@ FOLDERS: Final = {
     "evaluate": ("eval", "serve", "weights"),
     "money": ("chain", "faucet", "wallet"),
     "node": ("doctor", "logs", "node", "notify", "service", "validator", "worker"),
-    "owner": ("grades", "guardian", "look", "model", "orchestrator", "run", "slash", "swarm", "trainer"),
+    "owner": ("explorer", "grades", "guardian", "look", "model", "orchestrator", "run", "slash", "swarm", "trainer"),
     "tasks": ("env", "tasks"),
 }
 """Where the modules of nouns are; `up` and `config` are directly in this package. Each module has an `app`."""

@@ -41,7 +41,7 @@ class ChatMessage:
 
 @dataclass(frozen=True)
 class SealedReference:
-    """A reference that no one can read before its epoch's master is known (`muster.grading.sealing`)."""
+    """A reference that no one can read before its epoch's master is known (`muster.tasksets.sealing`)."""
 
     cipher: bytes
     key_hash: bytes

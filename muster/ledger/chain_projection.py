@@ -158,8 +158,8 @@ class ChainProjection:
         if self._tells and piece.recorded:
             newest = sorted(piece.recorded, key=lambda one: (one[0].block, one[0].log_index))
             earliest = min(times.values(), default=0)
-            told = [(kind, data, _source(at), times.get(at.block, earliest)) for at, kind, data in newest]
-            record_events(connection, told)
+            recorded = [(kind, data, _source(at), times.get(at.block, earliest)) for at, kind, data in newest]
+            record_events(connection, recorded)
 
     def _commit(self, piece: _Piece, work: Sequence[WorkCommitted]) -> None:
         """Write down commitments."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, field_validator
 from sqlalchemy import Connection, bindparam, delete, select, update
 
 from muster.ledger import tallies
@@ -21,7 +21,17 @@ from muster.ledger.statements import add_all, insert_new, insert_once, row_of, u
 from muster.ledger.tables import calls, counts, meta, spent, steps, verdicts
 from muster.protocol.acceptance import Decision
 from muster.protocol.eip712 import Domain, recover_signer
-from muster.protocol.messages import Hash, LogEntry, LookList, Message, RowCheck, SignedText, StepReport, Verdict
+from muster.protocol.messages import (
+    Address,
+    Hash,
+    LogEntry,
+    LookList,
+    Message,
+    RowCheck,
+    SignedText,
+    StepReport,
+    Verdict,
+)
 from muster.protocol.receipts import open_text
 
 MAX_FILES: Final = 10_000
@@ -47,13 +57,13 @@ class DocumentKind(Generic[D]):
 
     name: str
     message: type[D]
-    """One with a signature of its own, or a `LogDocument`."""
+    """One with its own signature, or a `LogDocument`."""
     could_sign: Callable[[D, str], bool] = lambda _document, _signer: True
     """Whether an address may ever have signed it, which is asked of what storage or another machine has."""
 
     @property
     def is_signed(self) -> bool:
-        """Return whether the message has a signature of its own."""
+        """Return whether the message has its own signature."""
         return "signature" in self.message.model_fields
 
     def open(self, where: Domain, signed: Any) -> tuple[D, str]:
@@ -75,9 +85,17 @@ class KeptCall(Message):
     block: int = Field(ge=0, lt=1 << 53)
     hash: Hash
     order: str = Field(max_length=1 << 16)
-    """JSON list of addresses."""
-    opens: int = Field(ge=0, lt=1 << 53)
+    """JSON list of validators."""
+    opens: int = Field(ge=0, lt=1 << 37)
 
+    @field_validator("order")
+    @classmethod
+    def _is_of_addresses(cls, value: str) -> str:
+        _ORDER.validate_json(value)
+        return value
+
+
+_ORDER: Final = TypeAdapter(list[Address])
 
 # Verdicts
 

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
@@ -60,7 +61,7 @@ class DayOfWork(StrictDocument):
     roots: Hash
     """sha256 of the roots of its commitments, 32 bytes each, by node and index."""
     nodes: dict[Address, Many[Ending]]
-    counts: dict[Address, dict[Kind, int]]
+    counts: dict[Address, dict[Kind, Annotated[int, Field(ge=0, lt=1 << 40)]]]
     """What verdicts, reports and files of the day add to what addresses did."""
     places: Many[tuple[int, int]]
     """First and last of places of the log whose documents are forgotten with the day."""
@@ -241,6 +242,20 @@ def due_days(connection: Connection, *, now: int, phases: int, unbonding: int) -
 def last_hour(day: int) -> int:
     """Return the last hour of a day."""
     return (day + 1) * DAY_HOURS - 1
+
+
+def is_of_its_day(connection: Connection, work: DayOfWork) -> bool:
+    """Return whether a summary says what became of all commitments of its day, and of no others."""
+    hours = commitments.c.hour.between(work.day * DAY_HOURS, last_hour(work.day))
+    query = select(commitments.c.node, func.min(commitments.c.index), func.max(commitments.c.index), func.count())
+    found = connection.execute(query.where(hours).group_by(commitments.c.node)).all()
+    made = {node: (first, last, number) for node, first, last, number in found}
+    said = {
+        node: (endings[0][0], endings[-1][1], sum(1 + last - first for first, last, *_ in endings))
+        for node, endings in work.nodes.items()
+        if endings and all(before[1] < after[0] for before, after in pairwise(endings))
+    }
+    return made == said and len(said) == len(work.nodes)
 
 
 def forget_day(connection: Connection, queries: Queries, work: DayOfWork) -> None:

@@ -509,8 +509,8 @@ events: Final = _table(
     Column("source", String(MAX_SOURCE), nullable=False, unique=True),
     sqlite_autoincrement=True,  # an id that a reorg freed would be behind the cursors of readers
 )
-"""Events that live views show. Bounded: old rows are deleted. `time` is when the orchestrator learned of it. `source`
-identifies the event: the chain's block and log index, or the message it comes from."""
+"""Events that live views show. Bounded: old rows are deleted. `time` is the chain's, or when a document was received.
+`source` identifies the event: the chain's block and log index, or the message it comes from."""
 
 nonces: Final = _table(
     "nonces",

@@ -75,13 +75,13 @@ MAX_GRADES_CHARS: Final = 1 << 19
 
 
 class LogDocument(Message):
-    """A document that travels as a `SignedText`: its message has no signature of its own."""
+    """A document that travels as a `SignedText`: its message has no signature itself."""
 
     run: UInt32
 
 
 class SignedText(Message):
-    """A document whose message has no signature of its own, as it travels: its canonical text, signed."""
+    """A document whose message has no signature itself, as it travels: its canonical text, signed."""
 
     struct: ClassVar = "Document"
 
@@ -252,9 +252,9 @@ class LogEntry(Message):
     place: int = Field(ge=0, lt=1 << 53)
     """Places are whole numbers without gaps, in the order in which documents become readable."""
     kind: str = Field(pattern=r"^[a-z]{1,16}$")
-    came: int = Field(ge=0, lt=1 << 53)
+    came: int = Field(ge=0, lt=1 << 37)
     """The chain's second of its arrival."""
-    received: FiniteFloat = Field(ge=0, lt=1 << 53)
+    received: FiniteFloat = Field(ge=0, lt=1 << 37)
     """Unix seconds (wall clock)."""
     text: str
     """JSON of the kind's message, signed."""
@@ -501,14 +501,3 @@ class EnvironmentPage(Message):
     environments: Many[ListedEnvironment]
     cursor: int
     """What to ask for after this."""
-
-
-class Problem(BaseModel):
-    """A problem document (RFC 9457), as every refusal of a service carries it; unknown members are allowed."""
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str = ""
-    hint: str = ""
-    """The next thing to do: a command or setting that a person can type."""

@@ -42,7 +42,7 @@ class Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def ending(servers: Sequence[Server], on_exit: Callable[[], object]) -> Iterator[None]:
+def ending(servers: Sequence[Server], on_exit: Callable[[], object] = lambda: None) -> Iterator[None]:
     """End servers on SIGTERM and SIGINT; `on_exit` is called first, before requests under way are waited for."""
     loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
 

@@ -17,8 +17,8 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from muster.errors import MalformedError, MusterError, RefusedError, StorageError, UnreachableError
-from muster.protocol.messages import Problem
 from muster.runtime import telemetry
+from muster.runtime.problem_document import Problem
 
 log = telemetry.logger("http")
 

@@ -136,8 +136,6 @@ class ExplorerSettings(Section):
     """0 takes a free one, which the log names."""
     state_dir: Path = Path(".muster/explorer")
     """Its database, and files that it shows; may be deleted, and is filled again from chain and log."""
-    watchers: int = Field(default=1000, ge=0, le=100_000)
-    """Browsers that may follow the run's state at the same time, half of them from one address."""
     trusted_proxies: list[str] = []
     """Addresses or networks of reverse proxies in front of it, as of the orchestrator."""
 

@@ -79,6 +79,9 @@ def read_settings(path: Path | None = None, overrides: Mapping[str, object] | No
         raise _explain(error, sources) from error
 
 
+RENAMED: Final = {"chain.explorer_url": "chain.block_explorer_url"}
+"""Settings of earlier versions, by their names then."""
+
 URL_KEYS: Final = ("orchestrator.database_url", "orchestrator.storage_url")
 """Settings whose URL may hold a relative path: sqlite:///FILE, file:FOLDER."""
 
@@ -203,6 +206,8 @@ def _flatten(tree: Mapping[str, object]) -> dict[str, object]:
 
 def _put(values: dict[str, Any], sources: dict[str, str], key: str, value: object, source: str) -> None:
     """Set one dotted key. Raises ConfigError for a key that does not exist, with the nearest that does."""
+    if new := RENAMED.get(key):
+        raise ConfigError(f"the setting {key} (from {source}) is now called {new}", hint=f"write {new} there")
     if key not in known_keys():
         raise ConfigError(f"unknown setting {key} (from {source})", hint=_nearest(key))
     if key in URL_KEYS and isinstance(value, str):

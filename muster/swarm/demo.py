@@ -82,6 +82,7 @@ class Swarm(RunningSwarm):
             await self.start_services("relay")
             await self.name_nodes()
             await asyncio.to_thread(stage.write_settings, self.request, self.run, self._working)
+            await self.start_explorer()
 
     async def _deploy(self) -> None:
         """Start the chain, deploy the contracts, give out gas, make the validators' draw secrets.
@@ -134,12 +135,13 @@ class Swarm(RunningSwarm):
             for name in workers:
                 if self.supervisor.keeps(name):
                     await self.supervisor.stop_one(name)
-            await self._until("verdict", partial(self._is_judged, chain))  # before places lapse
+            head = (await chain.head()).number
+            await self.until("verdict", partial(self._is_judged, chain, head))  # before places lapse
             clock = await LocalChain.open(chain.web3)
             last = await self._last_hour(chain)
             await clock.advance_to(max((last + 1) * HOUR_SECONDS, await clock.now() + 1) + 2)
             lookers = await self._lookers(chain, last)
-            await self._until("seal", partial(self._is_sealed, chain, last, lookers), hour=last)
+            await self.until("seal", partial(self._is_sealed, chain, last, lookers), hour=last)
             await self._paid_looks(chain, clock, last)
             # Fewer than a quorum seal an hour in which fewer looked.
             is_sealed = await chain.call(runs.sealed_through(self.run)) >= last
@@ -152,10 +154,10 @@ class Swarm(RunningSwarm):
         now = (await chain.head()).timestamp // HOUR_SECONDS
         return max((one.hour for one in await chain.all_events(WorkCommitted)), default=now)
 
-    async def _is_judged(self, chain: Chain) -> bool:
-        """Return whether no work waits for validators any more."""
-        async with self.client(chain) as client:
-            return not any(line["pending"] for line in (await client.summary(self.run))["nodes"])
+    async def _is_judged(self, chain: Chain, block: int) -> bool:
+        """Return whether no work up to this block waits for validators any more."""
+        document = await self.up_to_date(chain, block)
+        return document is not None and not any(line["pending"] for line in document["nodes"])
 
     async def _lookers(self, chain: Chain, hour: int) -> set[str]:
         """Return the validators that gave a verdict about an hour's work."""
@@ -172,8 +174,8 @@ class Swarm(RunningSwarm):
         sealers = await chain.call_all([runs.sealer_of(one) for one in validators])
         return all(one.last_sealed >= hour for one in sealers)
 
-    async def _until(self, what: str, done: Callable[[], Awaitable[bool]], **values: int) -> None:
-        """Wait until something is on chain, for at most SEAL_SECONDS; then continue without."""
+    async def until(self, what: str, done: Callable[[], Awaitable[object]], **values: int) -> None:
+        """Wait until something is there, for at most SEAL_SECONDS; then continue without."""
         deadline = time.monotonic() + SEAL_SECONDS
         while not await done():
             if time.monotonic() > deadline:
@@ -196,8 +198,8 @@ class Swarm(RunningSwarm):
 
         self.view.stage("moving the clock until looks count, paying them")
         await clock.advance_to(max(settles_at(hour), await clock.now() + 1) + 2)
-        await self._until("wages", posted, hour=hour)
-        await self._until("claim", claimed, hour=hour)
+        await self.until("wages", posted, hour=hour)
+        await self.until("claim", claimed, hour=hour)
 
     async def _claim(self, who: Participant) -> None:
         cold = self.keys[operator_of(who.name)]
@@ -222,8 +224,8 @@ class Swarm(RunningSwarm):
         """Collect everything that the summary needs, while chain and services still run."""
         events = await chain.events(facts.KINDS, chain.addresses.from_block, (await chain.head()).number)
         updates = facts.updates(document)
-        async with self.client(chain) as client:
-            charts = {name: await client.chart(self.run, name) for name in facts.drawn(updates)}
+        async with self.client(chain) as client, self.explorer(chain) as explorer:
+            charts = {name: await explorer.chart(self.run, name) for name in facts.drawn(updates)}
             reader, hours = LooksReader(chain, client, self.run), sorted({one.hour for one in facts.work(events)})
             lists = [found for hour in hours if (found := await reader.list(hour)) is not None]
         agreed, info = await chain.terms(self.run), await chain.call(runs.run_info(self.run))
@@ -263,8 +265,8 @@ async def run_demo(
 ) -> dict[str, Any]:
     """Run the whole demo and return its summary.
 
-    stay: called with the summary; chain, orchestrator and relays then run on until the task is cancelled. Leaves the
-    swarm's folder behind when it fails or `keep` is set; only logs and settings when it is interrupted.
+    stay: called with the summary; chain and services then run on until the task is cancelled. Leaves the swarm's folder
+    behind when it fails or `keep` is set; only logs and settings when it is interrupted.
     """
     begun = time.monotonic()
     async with _open_swarm(request, view, keep) as swarm:
@@ -294,7 +296,9 @@ async def _run_to_end(swarm: Swarm, begun: float) -> SwarmFacts:
     async with await Chain.connect(swarm.local.chain) as chain:
         await swarm.train(chain)
         await swarm.claim_all(chain)
-        # Once more: the last summary has what was claimed and sealed.
+        # Once more: the last summary has what was claimed and sealed, and all that the log says.
+        head = (await chain.head()).number
+        await swarm.until("page", partial(swarm.up_to_date, chain, head), block=head)
         document = await swarm.watch(chain, lambda _: True, 60)
         comparison = await swarm.compare(document["step"])
         return await swarm.collect(chain, document, comparison, time.monotonic() - begun)

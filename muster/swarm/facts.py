@@ -1,4 +1,4 @@
-"""Gather the facts for a swarm's summary: from the chain, the orchestrator, and the files that were served."""
+"""Gather the facts for a swarm's summary: from chain, orchestrator and explorer, and the files that were served."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def case_results(events: Sequence[Event]) -> list[CaseResult]:
 
 
 def updates(document: Mapping[str, Any]) -> list[StepMetrics]:
-    """Return the trainer's reports, as the orchestrator's summary has them."""
+    """Return the trainer's reports, as the explorer's summary has them."""
     return [
         StepMetrics(
             step=line["step"],

@@ -49,6 +49,7 @@ ROLES: Final = {
     "orchestrator": Role("orchestrator"),
     "origin": Role("muster.shardcast"),
     "relay": Role("muster.shardcast"),
+    "explorer": Role("explorer"),
     "trainer": Role("trainer", final=(0,)),
     "validator": Role("validator", nice=3, final=(0,)),
     "worker": Role("worker", nice=5, final=(0, 3)),
@@ -86,6 +87,8 @@ class LocalRun:
     folder: Path
     chain: ChainSettings
     orchestrator_url: str
+    explorer_url: str
+    """Where people see the run."""
     nodes: Sequence[Participant]
     ports: Mapping[str, int]
     """Where services listen on 127.0.0.1, by name; without `chain` the chain runs elsewhere."""
@@ -139,7 +142,7 @@ class LocalRun:
             ready_port=port,
             nice=role.nice,
             final_statuses=role.final,
-            essential=role_of(name) not in ("cheater", "lazy"),
+            essential=role_of(name) not in ("cheater", "lazy", "explorer"),
         )
 
     def chain_process(self) -> ProcessSpec:
@@ -158,6 +161,7 @@ class LocalRun:
 
     def settings(self, name: str, run: int) -> dict[str, object]:
         """Return the settings of a node, and what those of every process have, by dotted key."""
+        keys = {} if name == "explorer" else self.key_settings(name)  # it signs nothing
         shared = {
             "run": run,
             "name": name,
@@ -166,7 +170,7 @@ class LocalRun:
             "chain.chain_id": CHAIN_ANVIL,
             "chain.addresses": self.chain.addresses,
             "chain.poll_seconds": NODE_POLL_SECONDS,
-            **{f"keys.{key}": path for key, path in self.key_settings(name).items()},
+            **{f"keys.{key}": path for key, path in keys.items()},
             "orchestrator.url": self.orchestrator_url,
         }
         state = self.state(name)

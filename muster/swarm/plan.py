@@ -1,7 +1,7 @@
 """Plan a local swarm: its processes and their settings. Pure: a request in, settings and process specs out.
 
 Every node has its own folder, settings file, key files and log, as on a separate machine. They share nothing but the
-addresses of chain, orchestrator and relay.
+addresses of chain and services.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Ports:
     orchestrator: int
     origin: int
     relay: int
+    explorer: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class SwarmRequest:
                 addresses=self.folder / "addresses.json",
                 poll_seconds=0.25,
             ),
-            orchestrator_url=self.orchestrator_url,
+            orchestrator_url=f"http://127.0.0.1:{ports.orchestrator}",
+            explorer_url=f"http://127.0.0.1:{ports.explorer}",
             nodes=participants(self.validators - lazy, self.workers, self.cheaters, lazy=lazy),
             ports=asdict(ports),
             validator={**self.scenario.validator, **({} if self.lasting else {"auto_claim_hours": CLAIM_HOURS})},
@@ -104,10 +106,6 @@ class SwarmRequest:
             history=KEPT_STATES if self.lasting else None,  # a demo's report asks about a block that is seconds old
             wait_seconds=MODEL_SECONDS + START_SECONDS,
         )
-
-    @property
-    def orchestrator_url(self) -> str:
-        return f"http://127.0.0.1:{self.ports.orchestrator}"
 
     @property
     def groups_per_commitment(self) -> int:
@@ -193,6 +191,7 @@ def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
                 "orchestrator.port": ports.orchestrator,
                 "orchestrator.title": request.scenario.title,
                 "orchestrator.about": request.scenario.about,
+                "orchestrator.explorer_url": local.explorer_url,
                 "orchestrator.state_dir": state,
                 "orchestrator.database_url": f"sqlite:///{state}/orchestrator.db",
                 "orchestrator.storage_url": f"file:{local.folder / 'storage'}",
@@ -201,6 +200,8 @@ def _settings_of_service(request: SwarmRequest, name: str) -> dict[str, object]:
                 "orchestrator.demand_batches": LASTING_DEMAND if request.lasting else request.scenario.demand_batches,
                 "shardcast.relays": [f"http://127.0.0.1:{port}" for port in (ports.relay, ports.origin)],
             }
+        case "explorer":
+            return {"explorer.port": ports.explorer, "explorer.state_dir": state}
         case "origin":
             return {"shardcast.role": "origin", "shardcast.port": ports.origin, "shardcast.dir": local.shards}
         case "relay":

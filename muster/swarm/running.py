@@ -17,6 +17,7 @@ from muster.chain.anvil import LocalChain
 from muster.chain.client import NO_TIP, Chain
 from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.chain.keys import Signer
+from muster.clients.explorer import ExplorerClient
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts.registry import Role
 from muster.errors import MusterError, UnreachableError
@@ -57,7 +58,7 @@ class RunningSwarm:
     """What validators register of their draw secrets, by name."""
     participants: Sequence[Participant] = ()
     last_event: int = 0
-    """Number of the orchestrator's last event that was shown."""
+    """Number of the explorer's last event that was shown."""
     _save_at: float = 0.0
 
     # Starting
@@ -93,8 +94,12 @@ class RunningSwarm:
             await self.save_chain(chain)
         self.view.stage("starting orchestrator and relays" if relays else "starting orchestrator and origin")
         await self.start("orchestrator", "origin")
-        self.view.page(f"{self.local.orchestrator_url}/")
         await self.start(*relays)
+
+    async def start_explorer(self) -> None:
+        """Start what shows the run to people. Nobody who works waits for it."""
+        await self.start("explorer")
+        self.view.page(f"{self.local.explorer_url}/")
 
     async def name_nodes(self) -> None:
         """Call each node on the run's page what the swarm calls it, signed by its operator."""
@@ -112,22 +117,35 @@ class RunningSwarm:
     def client(self, chain: Chain) -> OrchestratorClient:
         return OrchestratorClient.on_chain(self.local.orchestrator_url, chain, timeout=20)
 
+    def explorer(self, chain: Chain) -> ExplorerClient:
+        return ExplorerClient.at(self.local.explorer_url, chain, timeout=20)
+
+    async def up_to_date(self, chain: Chain, block: int) -> dict[str, Any] | None:
+        """Return the explorer's summary once it has read the chain up to this block, and the log; None before."""
+        try:
+            async with self.explorer(chain) as client:
+                await client.check_ready()
+                document = await client.summary(self.run)
+        except UnreachableError:
+            return None
+        return document if document["block"] >= block else None
+
     async def watch(self, chain: Chain, done: Callable[[Mapping[str, Any]], bool], seconds: float) -> dict[str, Any]:
-        """Show events until `done` is true of the orchestrator's summary; return the last summary.
+        """Show events until `done` is true of the explorer's summary; return the last summary.
 
         `seconds` bounds the time without progress: a step, an event of a node, a restarted process. Raises
         UnreachableError when it has passed.
         """
         document: dict[str, Any] = {}
         known, since = None, time.monotonic()
-        async with self.client(chain) as client:
+        async with self.explorer(chain) as client:
             while not document or not done(document):
                 try:
                     await self._story(client)
                     document = await client.summary(self.run)
                 except MusterError as error:
-                    # A restarted orchestrator does not answer for a moment; the bound below holds for it too.
-                    self.view.process_event(ProcessEvent("unreachable", "orchestrator", {"error": error}))
+                    # A restarted explorer does not answer for a moment; the bound below holds for it too.
+                    self.view.process_event(ProcessEvent("unreachable", "explorer", {"error": error}))
                 self.view.blocked(document.get("blocked", ""))
                 progress = document.get("step"), self.last_event, sum(self.supervisor.restarts.values())
                 if progress != known:
@@ -163,11 +181,11 @@ class RunningSwarm:
 
     async def skip_story(self, chain: Chain) -> None:
         """Go to the end of the run's events without showing them: they happened before this start."""
-        async with self.client(chain) as client:
+        async with self.explorer(chain) as client:
             while (page := await client.events(self.run, self.last_event))["events"]:
                 self.last_event = page["cursor"]
 
-    async def _story(self, client: OrchestratorClient) -> None:
+    async def _story(self, client: ExplorerClient) -> None:
         page = await client.events(self.run, self.last_event)
         self.view.run_events(page["events"], self.participants)
         self.last_event = page["cursor"]

@@ -35,7 +35,9 @@ MARKER = ".muster-swarm"
 KEPT = ("log.jsonl", "output.log", "muster.toml")
 """Of each process, once an interrupted swarm has ended."""
 
-SERVICES = ("orchestrator", "origin", "relay")
+SERVED = ("orchestrator", "origin", "relay")
+"""Services that have a key."""
+SERVICES = (*SERVED, "explorer")
 
 
 def fresh_folder(folder: Path) -> None:
@@ -63,7 +65,7 @@ def keep_logs(folder: Path) -> None:
 
 def make_keys(request: SwarmRequest) -> dict[str, Signer]:
     """Make a key for every role, in 0600 files: nodes, their operators, owner, trainer, orchestrator."""
-    names = ["owner", "trainer", *SERVICES]
+    names = ["owner", "trainer", *SERVED]
     for node in request.local.nodes:
         names += [node.name, operator_of(node.name)]
     keys: dict[str, Signer] = {}

@@ -1,6 +1,6 @@
 """Summarise what a swarm did in one document. Pure: facts in, summary out.
 
-The facts come from the chain's events and views, the orchestrator's reports and the checkpoint files, gathered by
+The facts come from the chain's events and views, the explorer's summary and the checkpoint files, gathered by
 `muster.swarm.facts`. Money is in token wei.
 """
 
@@ -78,7 +78,7 @@ class SwarmFacts:
     case_results: Sequence[CaseResult]
     updates: Sequence[StepMetrics]
     lines: Mapping[str, Mapping[str, Any]]
-    """The orchestrator's line about each node, by address: commitments accepted, rejected and used."""
+    """The explorer's line about each node, by address: commitments accepted, rejected and used."""
     solvency: Solvency
     checkpoints: Sequence[Mapping[str, Any]]
     """Each one's root on chain, and the root computed from the files that were served."""

@@ -1,4 +1,4 @@
-"""An owner's own run on this machine, before strangers join it: the owner's three processes, validators and workers.
+"""An owner's own run on this machine, before strangers join it: the owner's four processes, validators and workers.
 
 Unlike a demo's, its folder is kept: the chain writes its state down, keys and journals stay, and the next start goes on
 with all of them. What the owner does on chain is the caller's (`muster.console.run_init.owner`); what nodes do is here.
@@ -34,10 +34,10 @@ KEY_ITERATIONS: Final = 1 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRun(LocalRun):
-    """A trial in the folder of its run: the owner's three processes have settings files of their own."""
+    """A trial in the folder of its run: the owner's four processes have settings files of their own."""
 
     services: Mapping[str, Path]
-    """Settings files of orchestrator, origin and trainer, by their roles."""
+    """Settings files of orchestrator, origin, explorer and trainer, by their roles."""
 
     def home(self, name: str) -> Path:
         return self.folder / "nodes" / name
@@ -124,8 +124,9 @@ async def _run_until_cancelled(
     await swarm.start("trainer", *names)
     if not resumes:
         await swarm.name_nodes()
+    await swarm.start_explorer()
     started(swarm.run)
-    swarm.view.stage(f"running; the run's page is {local.orchestrator_url}/; Ctrl-C ends it")
+    swarm.view.stage(f"running; the run's page is {local.explorer_url}/; Ctrl-C ends it")
     async with await Chain.connect(local.chain) as chain:
         if resumes:
             await swarm.skip_story(chain)

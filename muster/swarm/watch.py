@@ -44,7 +44,7 @@ class SwarmView:
         self._line(process_line(event), event.kind)
 
     def run_events(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
-        """Show events of the run, as the orchestrator lists them."""
+        """Show events of the run, as the explorer lists them."""
         for event in events:
             self._line(run_event_line(event, participants), str(event.get("kind", "")))
 
@@ -65,7 +65,7 @@ def process_line(event: ProcessEvent) -> str:
 
 
 def run_event_line(event: Mapping[str, Any], participants: Sequence[Participant]) -> str:
-    """Return an orchestrator's event as a line, with names for addresses."""
+    """Return an event of the run as a line, with names for addresses."""
     data = dict(event.get("data", {}))
     kind = str(event.get("kind", ""))
     who = _name(data.pop("node", None), participants)

@@ -12,7 +12,7 @@ and there are W · Q slots, Q = (2^32 − 1) div W. So a part is drawn exactly a
 each stands in Q div n or one more rounds: it is drawn equally often up to n / Q, which must be below one percent.
 A part of 285,000 tasks allows weights up to W = 150.
 
-A part may be *sealed* for an epoch e: its references are ciphertexts until that epoch ends (`muster.grading`). In epoch
+A part may be *sealed* for an epoch e: its references are ciphertexts until that epoch ends (`sealing.py`). In epoch
 e slots fall on the public parts and on those sealed for e, so their weights must add up to the same W in each epoch.
 """
 

@@ -18,7 +18,6 @@ import numpy as np
 from muster.constants import MAX_EVIDENCE_BYTES
 from muster.environments.rewards import length_reward
 from muster.errors import MismatchError
-from muster.grading.grades import RowGrade
 from muster.protocol.draws import Draw, GroupDraw
 from muster.protocol.reasons import Reason
 from muster.protocol.terms import Terms
@@ -26,6 +25,7 @@ from muster.protocol.turns.conversation import conversation_error, counted_lengt
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout
 from muster.rollouts.spans import last_turn, sampled_length, spans_error, termination_error
+from muster.tasksets.grades import RowGrade
 from muster.verification.rules import CommittedWork, Rules
 
 LOGPROB_SLACK: Final = 1e-4

@@ -20,13 +20,13 @@ from muster.environments.manifest import Score
 from muster.environments.scoring import Scorers, worthless
 from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
-from muster.grading.grades import UNSURE_FUEL, RowGrade
-from muster.grading.sealing import open_task
 from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.masters import epoch_of
 from muster.protocol.prompts import completion_text, end_token, prompt_text
 from muster.protocol.terms import Terms
 from muster.protocol.turns.conversation import Conversations, TurnRules
+from muster.tasksets.grades import UNSURE_FUEL, RowGrade
+from muster.tasksets.sealing import open_task
 from muster.tasksets.taskset import TaskSet
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A synthetic run of any size in an orchestrator's database, and an orchestrator over it, to load pages at scale.
+"""A synthetic run of any size in the databases of an orchestrator and an explorer, to load pages at scale.
 
     python -m testbed.big_run FOLDER [--steps 100000] [--nodes 5000] [--commitments 1600000]
 

@@ -15,7 +15,7 @@ from testbed.big_run.shape import Shape
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="an empty folder; the database takes 5 GB at full size")
+    parser.add_argument("folder", type=Path, help="an empty folder; the databases take 10 GB at full size")
     for name in ("steps", "nodes", "commitments", "step_seconds", "seed"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Shape, name))
     options = vars(parser.parse_args())
@@ -27,8 +27,8 @@ def main() -> int:
         print(f"{time.monotonic() - begun:6.1f} s  {text}", file=sys.stderr)
 
     with big_run(folder, Shape(**options), say) as made:
-        made.orchestrator.start()
-        print(made.orchestrator.url, flush=True)
+        made.start()
+        print(made.explorer.url, flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
     return 0
 

@@ -113,11 +113,11 @@ class CourtRows:
 
     # Events
 
-    def events(self, lag: float) -> Iterator[Row]:
-        """Yield the newest events, oldest first. lag: what the wall clock is ahead of the chain's."""
+    def events(self) -> Iterator[Row]:
+        """Yield the newest events, oldest first."""
         found = sorted([*self._work_events(), *self._court_events()], key=lambda event: event[1])[-MAX_EVENTS:]
         for kind, second, data, source in found:
-            yield kind, second + lag, json.dumps(data), source
+            yield kind, float(second), json.dumps(data), source
 
     def _work_events(self) -> Iterator[tuple[str, int, dict[str, Any], str]]:
         work, newest = self._work, max(0, len(self._work.step) - MAX_EVENTS)

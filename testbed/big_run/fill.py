@@ -1,10 +1,12 @@
-"""Insert a synthetic run into the database of an orchestrator that does not run."""
+"""Insert a synthetic run into the databases of an orchestrator and of an explorer that do not run."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -41,6 +43,13 @@ INSERT INTO meta (key, value) SELECT 'places', count(*) FROM verdicts
 """
 """All workers are of class 0. The log's next place is after the verdicts, whose documents it lacks."""
 
+BESIDE: Final = """
+UPDATE meta SET value = :about WHERE key = 'about';
+UPDATE meta SET key = 'log place' WHERE key = 'places';
+UPDATE uploads SET size = 0, document = ''
+"""
+"""An explorer has read the log up to its end, and knows of a file only which one it is."""
+
 MARK: Final = "synthetic"
 """That the database was filled from storage (`orchestrator.start_mark`)."""
 
@@ -53,25 +62,22 @@ FAST: Final = (
 )
 """A crash loses the database, which is then rebuilt."""
 
+Say = Callable[[str], None]
+Contents = Iterable[tuple[Table, Iterable[Row]]]
 
-def fill(
-    path: Path, about: str, place: tuple[int, str], rows: Rows, say: Callable[[str], None] = lambda _: None
-) -> None:
-    """Make the SQLite database at `path`. Takes minutes at full size.
+
+def fill(path: Path, about: str, place: tuple[int, str], rows: Rows, say: Say = lambda _: None) -> None:
+    """Make an orchestrator's SQLite database at `path`. Takes minutes at full size.
 
     about: what it belongs to; place: number and hash of the block that the chain is read up to; say: is called
     with how long each table took.
     """
     asyncio.run(_create(path, about))
-    engine = create_engine(f"sqlite:///{path}")
-    with engine.connect() as connection:
-        for setting in FAST:
-            connection.exec_driver_sql(f"PRAGMA {setting}")
-        connection.commit()
+    with _changed(path) as connection:
         later = [index for table in tables.metadata.sorted_tables for index in table.indexes]
         for index in later:
             index.drop(connection)
-        _insert_all(connection, rows, say)
+        _insert_all(connection, _of_both(rows), say)
         begun = time.monotonic()
         for index in later:
             index.create(connection)
@@ -80,8 +86,29 @@ def fill(
             connection.execute(text(statement), given)
         insert(connection, tables.places, ("block", "hash"), [place])
         insert(connection, tables.meta, ("key", "value"), [("rebuilt", MARK)])
-        connection.commit()
         say(f"tallies and indexes: {time.monotonic() - begun:.1f} s")
+
+
+def fill_beside(path: Path, about: str, orchestrator: Path, rows: Rows, say: Say = lambda _: None) -> None:
+    """Make an explorer's database at `path`, of the run with which an orchestrator's was filled."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(orchestrator, path)
+    with _changed(path) as connection:
+        for statement in BESIDE.split(";"):
+            connection.execute(text(statement), {"about": about} if ":about" in statement else {})
+        _insert_all(connection, _of_explorer(rows), say)
+
+
+@contextmanager
+def _changed(path: Path) -> Iterator[Connection]:
+    """Yield the connection by which a database is changed: quickly, all at once."""
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        for setting in FAST:
+            connection.exec_driver_sql(f"PRAGMA {setting}")
+        connection.commit()
+        yield connection
+        connection.commit()
     engine.dispose()
 
 
@@ -90,16 +117,12 @@ async def _create(path: Path, about: str) -> None:
     await database.close()
 
 
-def _insert_all(connection: Connection, rows: Rows, say: Callable[[str], None]) -> None:
-    now, court = time.time(), CourtRows(rows)
-    contents: list[tuple[Table, Iterable[Row]]] = [
+def _of_both(rows: Rows) -> Contents:
+    court = CourtRows(rows)
+    return [
         (tables.nodes, rows.nodes()),
-        (tables.node_names, rows.names()),
-        (tables.machines, rows.machines(now)),
         (tables.checkpoints, rows.checkpoints()),
         (tables.steps, rows.reports()),
-        (tables.metric_buckets, buckets_of(metrics_of(rows.shape))),
-        (tables.scores, rows.scores()),
         (tables.commitments, rows.commitments()),
         (tables.uploads, rows.uploads()),
         (tables.verdicts, rows.verdicts()),
@@ -110,8 +133,21 @@ def _insert_all(connection: Connection, rows: Rows, say: Callable[[str], None]) 
         (tables.cases, court.cases()),
         (tables.votes, court.votes()),
         (tables.proofs, court.proofs()),
-        (tables.events, court.events(now - rows.work.now)),
     ]
+
+
+def _of_explorer(rows: Rows) -> Contents:
+    """Return what an explorer alone has. An orchestrator that knew of machines would have them replaced."""
+    return [
+        (tables.node_names, rows.names()),
+        (tables.machines, rows.machines(time.time())),
+        (tables.metric_buckets, buckets_of(metrics_of(rows.shape))),
+        (tables.scores, rows.scores()),
+        (tables.events, CourtRows(rows).events()),
+    ]
+
+
+def _insert_all(connection: Connection, contents: Contents, say: Say) -> None:
     for table, found in contents:
         begun = time.monotonic()
         inserted = insert(connection, table, _columns(table), found)

@@ -1,4 +1,4 @@
-"""An orchestrator over a synthetic run: a real process over a real chain that ends with the run."""
+"""An orchestrator and an explorer over a synthetic run: real processes over a real chain that ends with the run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from muster.protocol.hashes import content_hash
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
-from testbed.big_run.fill import MARK, fill
+from testbed.big_run.fill import MARK, fill, fill_beside
 from testbed.big_run.rows import Members, Rows
 from testbed.big_run.shape import ACCEPTED, Shape, Work
 from testbed.chain.anvil import Anvil
 from testbed.processes import ended
-from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture
 from testbed.samples.terms import terms_of
 from testbed.samples.texts import save_tokenizer, written_row
 
@@ -43,11 +43,12 @@ WRITTEN: Final = 4
 
 @dataclass
 class BigRun:
-    """A synthetic run and its orchestrator, which is not started yet."""
+    """A synthetic run, its orchestrator and an explorer, which are not started yet."""
 
     shape: Shape
     run_fixture: RunFixture
     orchestrator: Orchestrator
+    explorer: Explorer
     rows: Rows
     written: list[str]
     """Hashes of the files that can be read, oldest first."""
@@ -55,8 +56,13 @@ class BigRun:
 
     @property
     def host(self) -> str:
-        """Return the orchestrator's host and port."""
-        return self.orchestrator.url.removeprefix("http://")
+        """Return the explorer's host and port."""
+        return self.explorer.host
+
+    def start(self) -> None:
+        """Start both, and wait until pages are up to date."""
+        self.orchestrator.start()
+        self.explorer.start()
 
     def key_name(self, worker: int) -> str:
         """Return the name by which `run_fixture` has a worker's key."""
@@ -86,7 +92,8 @@ def big_run(
         run_fixture = asyncio.run(RunFixture.build_on(anvil, folder, seed="big", workers=(), **changes))
         run_fixture.mine_every(BLOCK_SECONDS, anvil)
         orchestrator = Orchestrator(run_fixture, folder / "orchestrator", run_folder=folder / "run", **settings)
-        # The run ends at the newest block, from which on the orchestrator follows the chain.
+        explorer = Explorer(run_fixture, folder / "explorer", orchestrator.url)
+        # The run ends at the newest block, from which on both follow the chain.
         head = anvil.request("eth_getBlockByNumber", "latest", False)
         number, now = int(head["number"], 16), int(head["timestamp"], 16)
         terms = terms_of(**changes)
@@ -95,10 +102,11 @@ def big_run(
         rows = Rows(shape, work, _members(run_fixture, shape), terms)
         database = folder / "orchestrator" / "orchestrator.db"
         fill(database, run_fixture.about, (number, head["hash"]), rows, say)
+        fill_beside(explorer.database, explorer.about, database, rows, say)
         marks, name = ContentStore(f"file:{folder / 'orchestrator' / 'storage'}", "marks"), run_fixture.about.encode()
         asyncio.run(marks.set_mark(content_hash(name), MARK))  # nothing is to be read from storage
-        with ended(orchestrator):
-            yield BigRun(shape, run_fixture, orchestrator, rows, written, anvil)
+        with ended(orchestrator, explorer):
+            yield BigRun(shape, run_fixture, orchestrator, explorer, rows, written, anvil)
 
 
 async def _write_files(work: Work, terms: Terms, run: int, storage: Path, texts: Sequence[Text]) -> list[str]:

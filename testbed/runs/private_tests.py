@@ -33,9 +33,6 @@ from muster.clients.run_data import RunTasks, make_rules
 from muster.constants import MICRO, SAMPLE_BLOCKS
 from muster.contracts import runs
 from muster.errors import RefusedError
-from muster.grading.grades import RowGrade, parse_grades
-from muster.grading.masters import Masters
-from muster.grading.sealing import task_key
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.messages import SignedText, StepDocument
 from muster.protocol.prompts import end_token
@@ -44,12 +41,15 @@ from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.settings.toml import to_toml
 from muster.swarm.plan import PROFILE
+from muster.tasksets.grades import RowGrade, parse_grades
+from muster.tasksets.masters import Masters
+from muster.tasksets.sealing import task_key
 from muster.tasksets.taskset import TaskSet
 from muster.verification.rules import Rules
 from testbed.chain.anvil import Anvil
 from testbed.machine import Machine
 from testbed.processes import Service, ended
-from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture
+from testbed.runs.run_fixture import VALIDATORS, Explorer, Orchestrator, RunFixture, RunService
 from testbed.runs.trainer_process import ONE, train
 from testbed.runs.world import naming
 from testbed.samples.models import write_model
@@ -221,8 +221,10 @@ class PrivateStory:
     async def nothing_leaks(self) -> None:
         """Search what others than owner and trainer can get for the references, their keys, and the masters."""
         needles, slots = self.needles(), range(self.plain.size)
-        haystack = [*self.folder_of("w1"), *self.lines_of(self.folder / "w1"), *await self.answers()]
-        haystack += self.folder_of("orchestrator")
+        haystack = [*self.folder_of("w1"), *self.lines_of(self.folder / "w1")]
+        with Explorer(self.run, self.folder / "explorer", self.orchestrator.url) as explorer:
+            haystack += [*self.answers(self.orchestrator), *self.answers(explorer)]
+        haystack += [*self.folder_of("orchestrator"), *self.folder_of("explorer")]
         self.facts.searched_bytes = sum(map(len, haystack))
         self.facts.test_bytes_found = count(needles, haystack)
         self.facts.control_found = count(needles, [self.plain.proof(slot).line for slot in slots])
@@ -250,8 +252,8 @@ class PrivateStory:
         parts = (*task_set.document.parts, *task_set.document.held_out)
         return [task.to_line() for part in parts for task in task_set.tasks_of(part) if task.sealed is not None]
 
-    async def answers(self) -> list[bytes]:
-        """Return what every address of the orchestrator answers that can be read. Raises for one that is not known."""
+    def answers(self, service: RunService) -> list[bytes]:
+        """Return what every address of a service answers that can be read. Raises for one that is not known."""
         run = self.run.run
         described = json.loads(self.orchestrator.get(f"/v1/runs/{run}")[1])
         [first] = json.loads(self.orchestrator.get(f"/v1/runs/{run}/log?kind=step")[1])["entries"][1:2]
@@ -276,18 +278,16 @@ class PrivateStory:
         }
         queries = {"series": ["?name=reward"], "{file_hash}": [f"?position={position}" for position in range(16)]}
         found = []
-        paths = json.loads(self.orchestrator.get("/openapi.json")[1])["paths"]
-        reads = {path: methods["get"] for path, methods in paths.items() if "get" in methods}
+        paths = json.loads(service.get("/openapi.json")[1])["paths"]
+        reads = [path for path, methods in paths.items() if "get" in methods]
         html = [route.path for route in pages.routes if isinstance(route, APIRoute) and "/static/" not in route.path]
         for path in [*reads, *html, "/metrics", "/openapi.json"]:
-            endless = "text/event-stream" in reads.get(path, {}).get("responses", {}).get("200", {}).get("content", {})
             names = re.findall(r"{(\w+)}", path)
             assert set(names) <= set(values), f"no example of {path}: add one, so that it is searched"
             for chosen in itertools.product(*(values[name] for name in names)):
                 for query in queries.get(path.rpartition("/")[2], [""]):
                     address = path.format(**dict(zip(names, chosen, strict=True))) + query
-                    ask = self.orchestrator.first_event if endless else lambda url: self.orchestrator.get(url)[1]
-                    found.append(ask(address))
+                    found.append(service.get(address)[1])
         return found
 
 

@@ -1,10 +1,10 @@
-"""A run in a separate database, filled as in service: by the chain's events and members' messages, without either."""
+"""A run in a database of its own, filled as in service: by the chain's events and signed documents, without either."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Connection
 from starlette.requests import Request
 
+from explorer.documents import Documents
 from explorer.routes import pages
 from explorer.source import PageSource
 from muster.constants import HOUR_SECONDS, TOKEN
@@ -25,6 +26,7 @@ from muster.ledger import tallies
 from muster.ledger.attribution import Attribution
 from muster.ledger.chain_projection import ChainProjection
 from muster.ledger.database import Database
+from muster.ledger.documents import DocumentKind, KeptCall, Placed
 from muster.ledger.queries import Queries
 from muster.ledger.queries import verdict_of as known_verdict
 from muster.ledger.statements import insert_once
@@ -38,11 +40,11 @@ from muster.protocol.messages import LogEntry, Message, SignedText, StepReport, 
 from muster.protocol.terms import Terms, WorkClass
 from muster.settings.schema import OrchestratorSettings
 from muster.tasksets.document import TaskSetDocument
-from orchestrator.log import Log, Placed, head_of
+from orchestrator.log import Log
 from orchestrator.reports import Reports
 from orchestrator.uploads import Uploads
-from orchestrator.verdicts import KeptCall, Verdicts, gives_way
-from testbed.samples.messages import receipt_of, request_of, verdict_of
+from orchestrator.verdicts import Verdicts, gives_way
+from testbed.samples.messages import HERE, receipt_of, request_of, verdict_of
 from testbed.samples.terms import keys_of, terms_of
 
 E = TypeVar("E", bound=Event)
@@ -69,25 +71,33 @@ async def html_of(service: Any, path: str, **asked: Any) -> str:
 
 
 class RecordedRun:
-    """The parts of an orchestrator that write a run into its database."""
+    """A run in the tables of an explorer, which its parts write."""
 
     first_second, block_seconds = HOUR * 3600, 60
+    tells = True
+    """Whether there are events for people."""
 
     def __init__(
         self, database: Database, folder: Path, terms: Terms, attribution: Any, keys: RunKeys | None = None
     ) -> None:
         """Use a folder of the test's own as storage."""
-        unused: Any = None
         self.terms, self.database = terms, database
-        self.queries = Queries(database, RUN, terms, keys or keys_of(TRAINER), batch_groups=8, demand_batches=2)
-        self.projection = ChainProjection(self.queries, attribution)
-        url = f"file:{folder}"
-        self.log = Log(unused, database, self.queries, storage_url=url)
-        self.verdicts = Verdicts(unused, self.queries, database, self.log, unused, storage_url=url)
+        self.queries = Queries(database, RUN, terms, keys or keys_of(TRAINER), groups_wanted=16)
+        self.projection = ChainProjection(self.queries, attribution, tells=self.tells)
+        self.kinds = self.open(folder)
         self.seats: list[str] = []
         """Validators, in the order in which they joined."""
-        self.uploads = Uploads(unused, unused, self.queries, database, OrchestratorSettings())
-        self.reports = Reports(self.queries, database, self.log)
+        self.files: dict[tuple[str, int, str], str] = {}
+        """What workers uploaded. Verdicts name it."""
+        self.places = 0
+
+    def open(self, folder: Path) -> Mapping[str, DocumentKind[Any]]:
+        """Make the parts that take documents."""
+        self.documents = Documents(HERE, self.queries, address("owner"))
+        return self.documents.kinds
+
+    def project(self, connection: Connection, one: Placed[Any]) -> None:
+        self.documents.project(connection, [one])
 
     async def deliver(self, *events: Event) -> None:
         """Apply events."""
@@ -100,9 +110,8 @@ class RecordedRun:
     async def record_upload(
         self, node: str, index: int, root: str, file_hash: str, size: int = 1, stored_at: int | None = None
     ) -> None:
-        work = {"run": RUN, "node": node, "index": index, "root": root, "file_hash": file_hash}
-        receipt = receipt_of(**work, size=size, stored_at=self.first_second if stored_at is None else stored_at)
-        await self.uploads.record(Upload(receipt=receipt, request=request_of(file_hash, method="PUT")), 0.0)
+        """Let later verdicts name a file. `size` and `stored_at` are known to the orchestrator only."""
+        self.files.setdefault((node, index, root), file_hash)
 
     async def record_verdict(self, verdict: Verdict, received: float, came: int | None = None) -> None:
         """Record a verdict that comes, unless told otherwise, in the second in which the places open.
@@ -138,11 +147,38 @@ class RecordedRun:
         beside: str = "",
     ) -> None:
         """Give an unsigned document the next place of the log, without a check."""
-        place, text = head_of(connection), document.to_bytes().decode()
-        if not self.log.kinds[kind].is_signed:
+        text = document.to_bytes().decode()
+        if not self.kinds[kind].is_signed:
             text = SignedText(run=RUN, kind=kind, text=text, signature=UNSIGNED).to_bytes().decode()
-        at = LogEntry(place=place, kind=kind, came=came, received=received, text=text, beside=beside)
-        self.log.record(connection, first=place, given=[Placed(at, document, signer)])
+        at = LogEntry(place=self.places, kind=kind, came=came, received=received, text=text, beside=beside)
+        self.places += 1
+        self.project(connection, Placed(at, document, signer))
+
+
+class ServedRun(RecordedRun):
+    """A run in the tables of its orchestrator. Mix it in before the kind of story that is told."""
+
+    tells = False
+
+    def open(self, folder: Path) -> Mapping[str, DocumentKind[Any]]:
+        unused: Any = None
+        url = f"file:{folder}"
+        self.log = Log(unused, self.database, self.queries, storage_url=url)
+        self.verdicts = Verdicts(unused, self.queries, self.database, self.log, unused, storage_url=url)
+        self.uploads = Uploads(unused, unused, self.queries, self.database, OrchestratorSettings())
+        self.reports = Reports(self.queries, self.database, self.log)
+        return self.log.kinds
+
+    def project(self, connection: Connection, one: Placed[Any]) -> None:
+        self.log.record(connection, first=one.at.place, given=[one])
+
+    async def record_upload(
+        self, node: str, index: int, root: str, file_hash: str, size: int = 1, stored_at: int | None = None
+    ) -> None:
+        await super().record_upload(node, index, root, file_hash)
+        work = {"run": RUN, "node": node, "index": index, "root": root, "file_hash": file_hash}
+        receipt = receipt_of(**work, size=size, stored_at=self.first_second if stored_at is None else stored_at)
+        await self.uploads.record(Upload(receipt=receipt, request=request_of(file_hash, method="PUT")), 0.0)
 
 
 URL = "https://run.example"
@@ -165,6 +201,8 @@ class SampleRun(RecordedRun):
         self.blocks = 0
         self.judged: dict[str, int] = {}
         self.made: dict[str, int] = {}
+        self.roots: dict[tuple[str, int], str] = {}
+        """Of commitments to real rows, by name and index."""
 
     def at(self, seconds: int, sealed_through: int = 0) -> None:
         """Set what the follower saw last: the chain's clock, and the hour that is sealed."""
@@ -195,7 +233,7 @@ class SampleRun(RecordedRun):
         return index
 
     def root(self, name: str, index: int) -> str:
-        return hash_of(f"root {index} of {name}")
+        return self.roots.get((name, index)) or hash_of(f"root {index} of {name}")
 
     async def open_case(
         self,
@@ -242,9 +280,14 @@ class SampleRun(RecordedRun):
 
     # Members
 
+    def file_of(self, name: str, index: int) -> str:
+        """Return the file that was uploaded for a commitment, or would be."""
+        uploaded = self.files.get((address(name), index, self.root(name, index)))
+        return uploaded or hash_of(f"file {index} of {name}")
+
     async def upload(self, name: str, index: int, file_hash: str = "", size: int = 1000) -> str:
         """Upload the file of a commitment; its hash."""
-        file_hash = file_hash or hash_of(f"file {index} of {name}")
+        file_hash = file_hash or self.file_of(name, index)
         await self.record_upload(address(name), index, self.root(name, index), file_hash, size)
         return file_hash
 
@@ -255,7 +298,7 @@ class SampleRun(RecordedRun):
             "node": address(name),
             "index": index,
             "root": self.root(name, index),
-            "file_hash": hash_of(f"file {index} of {name}"),
+            "file_hash": self.file_of(name, index),
             "validator": address(validator),
             "accepted": reason is None,
             "reason": reason,
@@ -348,6 +391,7 @@ class ToldRun(RecordedRun):
             self.verdicts_given += 1
             about = {"step": work.step, "node": work.node, "index": work.index, "root": "0x" + work.root.hex()}
             about |= {"validator": validator, "accepted": reason is None, "reason": reason}
+            about["file_hash"] = self.files.get((work.node, work.index, about["root"]), about["root"])
             await self.record_verdict(verdict_of(**about, inspected=1), 0.0)
 
     async def accuse(self, validator: str, which: int) -> None:
@@ -386,3 +430,11 @@ class ToldRun(RecordedRun):
         """Lose what happened last, but not who registered."""
         self.happened = self.happened[: max(BEGINNING, len(self.happened) - lost % 8)]
         await self.database.write(lambda connection: self.projection.roll_back(connection, len(self.happened)))
+
+
+class ServedSample(ServedRun, SampleRun):
+    """A sample run in the tables of its orchestrator."""
+
+
+class ServedStory(ServedRun, ToldRun):
+    """A told run in the tables of its orchestrator."""

@@ -185,10 +185,6 @@ class Played(World):
     recording: Recording
     anvil: Anvil
 
-    @property
-    def host(self) -> str:
-        return self.orchestrator.url.removeprefix("http://")
-
     def convict(self) -> None:
         """Let the trial end as it did, and blocks come by the clock from then on."""
         self.anvil.request("anvil_loadState", (self.recording.folder / AFTER).read_text())

@@ -35,12 +35,11 @@ from muster.protocol.messages import Verdict
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil, free_port
 from testbed.chain.contracts import deploy_on
-from testbed.http import get, get_json, open_url
+from testbed.http import get, get_json
 from testbed.processes import Service, prefixed
 from testbed.samples.messages import verdict_of
 from testbed.samples.terms import terms_of
 from testbed.servers.s3 import Endpoint
-from testbed.waiting import BOUND
 
 LINKS = 4096
 """Hours for which validators have links: tests move the clock by months."""
@@ -196,7 +195,60 @@ class RunFixture:
         return OrchestratorClient(url, self.key(name) if name else None, **given)
 
 
-class Orchestrator(Service):
+class RunService(Service):
+    """What answers about a run at a port of this machine, from a database of its own."""
+
+    port: int
+    about: str
+    """What its database says it belongs to."""
+
+    @property
+    def database_url(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}"
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def is_ready(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_running:
+            status, said = self.stop()
+            assert status == 0, said
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Return status and body of a plain GET; (0, b"") when no server answers."""
+        return get(self.url + path)
+
+    def json(self, path: str) -> Any:
+        """Return a JSON answer; {} when no server answers, or the request is refused."""
+        return get_json(self.url + path)
+
+    async def rows(self, table: Table, *columns: str) -> list[tuple[Any, ...]]:
+        """Return these columns of a table of its database, by key."""
+        database = await Database.open(self.database_url, self.about)
+        try:
+            query = select(*table.c[columns]).order_by(*table.primary_key.columns)
+            return [tuple(row) for row in await database.read(lambda connection: connection.execute(query).all())]
+        finally:
+            await database.close()
+
+    async def rewrite(self, statement: Executable) -> None:
+        """Change its database while it does not run."""
+        database = await Database.open(self.database_url, self.about)
+        try:
+            await database.write(lambda connection: connection.execute(statement))
+        finally:
+            await database.close()
+
+
+class Orchestrator(RunService):
     """A real orchestrator process over a run_fixture."""
 
     def __init__(
@@ -209,12 +261,11 @@ class Orchestrator(Service):
         **settings: object,
     ) -> None:
         """Write its settings. settings: beside what it needs; those without a section are of `orchestrator`."""
-        s3, self._about = run_fixture.s3, run_fixture.about
-        self.port = port or free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        s3, self.about = run_fixture.s3, run_fixture.about
         key = folder / "storage.key"
         if not key.exists():
             write_secret(key, run_fixture.secret("storage"))
+        self.port = port or free_port()
         needed = {
             "chain.timeout_seconds": 30,
             "keys.raw_key_file": key,
@@ -238,73 +289,26 @@ class Orchestrator(Service):
     def database_url(self) -> str:
         return str(self.settings["orchestrator.database_url"])
 
-    def is_ready(self) -> bool:
-        return self.get("/readyz")[0] == 200
 
-    def __exit__(self, *_: object) -> None:
-        if self.is_running:
-            status, said = self.stop()
-            assert status == 0, said
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        """Return status and body of a plain GET; (0, b"") when no server answers."""
-        return get(self.url + path)
-
-    def json(self, path: str) -> Any:
-        """Return a JSON answer; {} when no server answers, or the request is refused."""
-        return get_json(self.url + path)
-
-    async def rows(self, table: Table, *columns: str) -> list[tuple[Any, ...]]:
-        """Return these columns of a table of its database, by key."""
-        database = await Database.open(self.database_url, self._about)
-        try:
-            query = select(*table.c[columns]).order_by(*table.primary_key.columns)
-            return [tuple(row) for row in await database.read(lambda connection: connection.execute(query).all())]
-        finally:
-            await database.close()
-
-    async def rewrite(self, statement: Executable) -> None:
-        """Change its database while it does not run."""
-        database = await Database.open(self.database_url, self._about)
-        try:
-            await database.write(lambda connection: connection.execute(statement))
-        finally:
-            await database.close()
-
-    def first_event(self, path: str) -> bytes:
-        """Return the first of the server-sent events of a path, whose answer has no end."""
-        with open_url(self.url + path, timeout=BOUND) as reply:
-            return b"".join(iter(reply.readline, b"\n"))
-
-
-class Explorer(Service):
+class Explorer(RunService):
     """A real explorer process of what an orchestrator at a URL serves."""
 
     def __init__(self, run_fixture: RunFixture, folder: Path, orchestrator: str, **settings: object) -> None:
         """Write its settings. settings: beside what it needs; those without a section are of `explorer`."""
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        needed = {"port": self.port, "state_dir": folder / "state"}
+        self.run, self.port, self.about = run_fixture.run, free_port(), f"explorer of {run_fixture.about}"
+        needed = {"chain.timeout_seconds": 30, "port": self.port, "state_dir": folder / "state"}
         shared = run_fixture.settings_file | {"orchestrator.url": orchestrator}
         super().__init__("explorer", folder, shared | prefixed("explorer", needed | settings))
 
-    def is_ready(self) -> bool:
-        return self.get("/readyz")[0] == 200
+    @property
+    def database(self) -> Path:
+        """Return the file of its database."""
+        return self.folder / "state" / "explorer.db"
 
-    def __exit__(self, *_: object) -> None:
-        if self.is_running:
-            status, said = self.stop()
-            assert status == 0, said
+    @property
+    def database_url(self) -> str:
+        return f"sqlite:///{self.database}"
 
-    def get(self, path: str) -> tuple[int, bytes]:
-        """Return status and body of a plain GET; (0, b"") when no server answers."""
-        return get(self.url + path)
-
-    def json(self, path: str) -> Any:
-        """Return a JSON answer; {} when no server answers, or the request is refused."""
-        return get_json(self.url + path)
-
-    def first_event(self, path: str) -> bytes:
-        """Return the first of the server-sent events of a path, whose answer has no end."""
-        with open_url(self.url + path, timeout=BOUND) as reply:
-            return b"".join(iter(reply.readline, b"\n"))
+    def summary(self) -> dict[str, Any]:
+        """Return the run in one document; {} when no server answers."""
+        return self.json(f"/v1/runs/{self.run}/summary")

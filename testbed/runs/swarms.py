@@ -69,7 +69,8 @@ class LiveSwarm:
 
     @property
     def host(self) -> str:
-        return self.url.removeprefix("http://")
+        """Return host and port of its page."""
+        return swarm_url(self.folder, "explorer_url").removeprefix("http://")
 
     def pid_of(self, name: str) -> int:
         """Return the number of one of its processes."""
@@ -82,7 +83,7 @@ class LiveSwarm:
         os.kill(self.pid_of(name), signal.SIGKILL)
 
     def get(self, path: str) -> Any:
-        """Return a JSON answer of its orchestrator; {} when no server answers or it is refused."""
+        """Return a JSON answer of its orchestrator or explorer; {} when no server answers or it is refused."""
         return get_json(self.url + path)
 
     def address_of(self, name: str) -> str:
@@ -115,8 +116,8 @@ def newcomer(command: str, folder: Path) -> Muster:
     return Muster(words, folder.with_suffix(".log"), folder=folder, environment={"HOME": str(folder)})
 
 
-def swarm_url(folder: Path) -> str:
-    """Return the URL of a local swarm's orchestrator, by its settings; empty before it has any."""
+def swarm_url(folder: Path, setting: str = "url") -> str:
+    """Return the URL of a local swarm's orchestrator, or another one, by its settings; empty before it has any."""
     settings = folder / "orchestrator" / "muster.toml"
-    found = re.search(r'^url = "(.+)"$', settings.read_text(), re.MULTILINE) if settings.exists() else None
+    found = re.search(rf'^{setting} = "(.+)"$', settings.read_text(), re.MULTILINE) if settings.exists() else None
     return found[1] if found else ""

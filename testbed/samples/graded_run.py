@@ -11,8 +11,8 @@ from muster.constants import MICRO
 from muster.contracts.codec import Event, Place
 from muster.contracts.runs import CheckpointPublished, WorkCommitted
 from muster.errors import MismatchError, NotFoundError, RefusedError
-from muster.grading.grades import UNSURE_FUEL, grades_hash, grades_text, parse_grades
-from muster.grading.masters import Masters
+from muster.tasksets.grades import UNSURE_FUEL, grades_hash, grades_text, parse_grades
+from muster.tasksets.masters import Masters
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.protocol.messages import ShownMaster, StepDocument, StepFile
 from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts

@@ -1,4 +1,4 @@
-"""A small history of a chain, projected into an orchestrator's database, and what stands there then."""
+"""A small history of a chain, projected into an explorer's database, and what stands there then."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def history() -> list[Event]:
 
 
 async def apply(database: Database, queries: Queries, *events: Event) -> None:
-    book = ChainProjection(queries)
+    book = ChainProjection(queries, tells=True)
     times = {number: 1_000 + number for number in book.timed_blocks(events)}
     await database.write(lambda connection: book.apply(connection, events, times))
 

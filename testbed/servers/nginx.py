@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,25 +21,25 @@ from testbed.processes import Process
 CONFIG: Final = ROOT / "deploy" / "nginx" / "muster.conf"
 PROGRAM: Final = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 HOST: Final = "run.example.org"
-PORTS: Final = (8601, 18601, 8602, 18602)
-"""Of the two orchestrators: the members' and the public one of each."""
+PORTS: Final = (8601, 18601, 8602, 18602, 8800)
+"""Of the two orchestrators, the members' and the public one of each; of the explorer."""
 
 
 class Nginx(Process):
-    """It passes on to orchestrators, and serves weights itself. Its output is what it logs.
+    """It passes on to orchestrators and an explorer, and serves weights itself. Its output is what it logs.
 
     A client of this machine may name another address in the header X-Test-Address. At `party_port` it hears the bytes
     that limits count it by.
     """
 
-    def __init__(self, folder: Path, orchestrators: list[int], weights: Path) -> None:
-        """orchestrators: what listens instead at each of PORTS."""
+    def __init__(self, folder: Path, ports: list[int], weights: Path) -> None:
+        """ports: what listens instead at each of PORTS."""
         folder.mkdir(exist_ok=True)
         self.port, self.tls_port, self.party_port = free_port(), free_port(), free_port()
         self.url, self.access_log = f"http://127.0.0.1:{self.port}", folder / "access.log"
         self.certificate = write_certificate(folder)
         self.config = folder / "nginx.conf"
-        self.config.write_text(self._whole(folder, orchestrators, weights))
+        self.config.write_text(self._whole(folder, ports, weights))
         assert PROGRAM is not None
         command = [PROGRAM, "-p", folder, "-c", self.config, "-e", "stderr"]
         super().__init__(command, folder / "nginx.log")
@@ -46,17 +47,20 @@ class Nginx(Process):
     def stored(self) -> int:
         """Return the bytes of request bodies that are on disk, in files that it has removed and keeps open."""
         bodies = str(self.config.parent / "client_body")
-        opened = Path(f"/proc/{self.pid}/fd").iterdir()
-        return sum(one.stat().st_size for one in opened if os.readlink(one).startswith(bodies))
+        sizes = list[int]()
+        for one in Path(f"/proc/{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                sizes += [one.stat().st_size] * os.readlink(one).startswith(bodies)
+        return sum(sizes)
 
     def is_ready(self) -> bool:
         return get(f"{self.url}/metrics")[0] == 404
 
-    def _whole(self, folder: Path, orchestrators: list[int], weights: Path) -> str:
+    def _whole(self, folder: Path, ports: list[int], weights: Path) -> str:
         """Return the whole configuration of a process that stays in the foreground, with what is this test's own."""
         text = CONFIG.read_text()
         for old, new in {
-            **{f"127.0.0.1:{old}": f"127.0.0.1:{new}" for old, new in zip(PORTS, orchestrators, strict=True)},
+            **{f"127.0.0.1:{old}": f"127.0.0.1:{new}" for old, new in zip(PORTS, ports, strict=True)},
             "listen 80;": f"listen 127.0.0.1:{free_port()};",
             "listen [::]:80;": "",
             "listen 443 ssl http2;": f"listen 127.0.0.1:{self.tls_port} ssl http2;",

@@ -32,10 +32,10 @@ ON_POSTGRESQL = frozenset(
     {
         "tests/integration/test_follower.py",
         "tests/integration/test_orchestrator_story.py",
+        "tests/unit/ledger/test_chain_projection.py",
+        "tests/unit/ledger/test_database.py",
+        "tests/unit/ledger/test_tallies.py",
         "tests/unit/orchestrator/test_auth.py",
-        "tests/unit/orchestrator/test_chain_projection.py",
-        "tests/unit/orchestrator/test_database.py",
-        "tests/unit/orchestrator/test_tallies.py",
     }
 )
 """Modules whose tests run on PostgreSQL in `make test`: what writes, counts and locks, and one story through it all.

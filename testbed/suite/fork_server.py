@@ -40,6 +40,7 @@ from testbed.suite.forks import (
 
 IMPORTED: Final = (
     "worker",  # before vLLM, which it tells what the processor may be asked for
+    "explorer.service",
     "muster.console",
     "muster.models.init",
     "muster.shardcast.serve.relay",

@@ -39,10 +39,11 @@ FORKED: Final = frozenset(
     {
         "adversary",
         "benchmarks.chaos_member",
+        "explorer",
+        "explorer.reading_process",
         "muster",
         "muster.shardcast",
         "orchestrator",
-        "explorer.reading_process",
         "tests.engine.gpu_config",
         "tests.engine.split_engine",
         "testbed.runs.learner_process",

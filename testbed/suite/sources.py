@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.paths import ROOT
 
-PRODUCTION = ("muster", "orchestrator", "worker", "validator", "trainer", "adversary")
+PRODUCTION = ("muster", "orchestrator", "explorer", "worker", "validator", "trainer", "adversary")
 ROOMS = (*PRODUCTION, "scripts", "benchmarks")
 
 _FIELDS = ("id", "attr", "arg", "name", "asname")

@@ -45,9 +45,9 @@ async def browser(_required: None) -> AsyncIterator[Browser]:
 
 @pytest.fixture(scope="session")
 def big(_required: None, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BigRun]:
-    """A synthetic run, small, behind a running orchestrator; what strangers wrote in it is tame."""
+    """A synthetic run, small, behind a running explorer; what strangers wrote in it is tame."""
     with big_run(tmp_path_factory.mktemp("big"), SMALL, **ABOUT) as made:
-        made.orchestrator.start()
+        made.start()
         yield made
 
 
@@ -56,8 +56,8 @@ def hostile(_required: None, built_contracts: None, tmp_path_factory: pytest.Tem
     """A synthetic run in which everything that can be is hostile."""
     settings = {"title": HOSTILE[0], "about": "\n".join(HOSTILE)}
     with big_run(tmp_path_factory.mktemp("hostile"), SMALLER, texts=THINKS, **settings) as made:
-        _spoil(made.orchestrator.folder / "orchestrator.db")
-        made.orchestrator.start()
+        _spoil(made.explorer.database)
+        made.start()
         yield made
 
 

@@ -114,7 +114,7 @@ async def test_browsers_never_take_json_or_files_for_a_page(browser: Browser, ho
     run = hostile.run_fixture.run
     async with visiting(browser, hostile.host) as visitor:
         for path in ("overview", "workers", "others", f"rollouts/{hostile.written[0]}", "events"):
-            reply = await visitor.context.request.get(f"{hostile.orchestrator.url}/v1/runs/{run}/{path}")
+            reply = await visitor.context.request.get(f"{hostile.explorer.url}/v1/runs/{run}/{path}")
             assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
             assert reply.headers["x-content-type-options"] == "nosniff"
         name = hostile.written[0]

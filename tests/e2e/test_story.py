@@ -22,6 +22,7 @@ from testbed import page_checks
 from testbed.browser import Visitor, evaluate, measured, visiting, wait_until
 from testbed.paths import ROOT
 from testbed.runs.recorded_swarm import CHEATER, Played, Recording, playing
+from testbed.runs.run_fixture import Explorer
 from testbed.runs.story import Story
 from testbed.waiting import until
 
@@ -57,15 +58,23 @@ def swarm(browser: Browser, recording: Recording, tmp_path_factory: pytest.TempP
         yield played
 
 
+@pytest.fixture(scope="module")
+def explorer(swarm: Played) -> Iterator[Explorer]:
+    with Explorer(swarm.run_fixture, swarm.run_fixture.folder / "explorer", swarm.orchestrator.url) as started:
+        yield started
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def witness(browser: Browser, swarm: Played) -> AsyncIterator[Witness]:
-    async with visiting(browser, swarm.host) as visitor:
+async def witness(browser: Browser, explorer: Explorer) -> AsyncIterator[Witness]:
+    async with visiting(browser, explorer.host) as visitor:
         page = await visitor.open("/")
         await evaluate(page, "window.musterOpened = 1")
         yield Witness(visitor, page)
 
 
-async def test_the_cheaters_conviction_appears_by_itself(browser: Browser, swarm: Played, witness: Witness) -> None:
+async def test_the_cheaters_conviction_appears_by_itself(
+    browser: Browser, swarm: Played, explorer: Explorer, witness: Witness
+) -> None:
     cheater = swarm.run_fixture.key(CHEATER).address
     line = witness.page.locator(f'#feed li a[href="/nodes/{cheater}"]').filter(has_text="is convicted")
     assert await line.count() == 0
@@ -75,7 +84,7 @@ async def test_the_cheaters_conviction_appears_by_itself(browser: Browser, swarm
     assert await witness.page.locator("#feed li.is-bad").count() >= 1
     assert await witness.stays()
     # What the feed links to says the same.
-    async with visiting(browser, swarm.host) as visitor:
+    async with visiting(browser, explorer.host) as visitor:
         page = await visitor.open(f"/nodes/{cheater}")
         assert "jailed" in await page.inner_text("h1")
         convicting = page.locator("tr").filter(has_text=GUILTY).filter(has_not_text="moot")
@@ -89,23 +98,23 @@ async def test_the_cheaters_conviction_appears_by_itself(browser: Browser, swarm
 
 
 async def test_a_newcomer_copies_the_command_and_watches_its_work(
-    browser: Browser, swarm: Played, witness: Witness
+    browser: Browser, swarm: Played, explorer: Explorer, witness: Witness
 ) -> None:
     address = swarm.run_fixture.key(NEWCOMER).address
-    async with visiting(browser, swarm.host, permissions=["clipboard-read", "clipboard-write"]) as visitor:
+    async with visiting(browser, explorer.host, permissions=["clipboard-read", "clipboard-write"]) as visitor:
         # 1. Copy the command as a person does.
         page = await visitor.open("/")
         await page.locator("aside.join button.copy").click()
         await wait_until(page, 'document.querySelector("aside.join button.copy").textContent === "Copied"')
         assert await evaluate(page, "navigator.clipboard.readText()") == f"muster up {swarm.orchestrator.url}"
         # 2. Join, and watch the list of workers: a new one appears without a reload.
-        await page.goto(f"{swarm.orchestrator.url}/leaderboard?list=workers&order=since")
+        await page.goto(f"{explorer.url}/leaderboard?list=workers&order=since")
         await evaluate(page, "window.musterOpened = 1")
         step = await _joins(swarm)
         await page.locator("table.board tr").filter(has=page.locator(f'a[href="/nodes/{address}" i]')).wait_for()
         assert await evaluate(page, "window.musterOpened") == 1
         # 3. Its own page: the first accepted work, and when that can be claimed.
-        await page.goto(f"{swarm.orchestrator.url}/nodes/{address}")
+        await page.goto(f"{explorer.url}/nodes/{address}")
         await evaluate(page, "window.musterOpened = 1")
         await _works(swarm, step)
         await page.locator('[data-fragment="commitments"] .status.is-accepted').first.wait_for()
@@ -148,13 +157,13 @@ async def _differs(element: Locator, text: str) -> bool:
     return await element.inner_text() != text
 
 
-async def test_the_page_comes_back_after_a_restart(swarm: Played, witness: Witness) -> None:
+async def test_the_page_comes_back_after_a_restart(explorer: Explorer, witness: Witness) -> None:
     page, before = witness.page, len(witness.visitor.problems)
     assert await page.locator("#link-state").get_attribute("data-state") == "live"
     block = int((await page.inner_text('[data-live="block"]')).replace(",", ""))
     await evaluate(page, STATES)
-    await asyncio.to_thread(swarm.orchestrator.kill)
-    await asyncio.to_thread(swarm.orchestrator.start)
+    await asyncio.to_thread(explorer.kill)
+    await asyncio.to_thread(explorer.start)
     await wait_until(page, 'musterStates.includes("lost") && musterStates.at(-1) === "live"')
 
     async def further() -> bool:
@@ -164,12 +173,12 @@ async def test_the_page_comes_back_after_a_restart(swarm: Played, witness: Witne
     assert await witness.stays()
     # The only new problems are the browser's connection errors.
     problems = witness.visitor.problems[before:]
-    assert [one for one in problems if swarm.host not in one or "ERR_" not in one] == []
+    assert [one for one in problems if explorer.host not in one or "ERR_" not in one] == []
     del witness.visitor.problems[before:]
 
 
-async def test_steps_are_drawn_as_they_come(swarm: Played, witness: Witness) -> None:
-    reported = await asyncio.to_thread(swarm.orchestrator.json, f"/v1/runs/{swarm.run_fixture.run}/metrics")
+async def test_steps_are_drawn_as_they_come(swarm: Played, explorer: Explorer, witness: Witness) -> None:
+    reported = await asyncio.to_thread(explorer.json, f"/v1/runs/{explorer.run}/metrics")
     newest = reported["newest"]
     async with swarm.client("trainer") as trainer:
         await trainer.post_step(StepReport(run=swarm.run_fixture.run, step=newest + 1, metrics={"reward": 0.75}))
@@ -178,16 +187,16 @@ async def test_steps_are_drawn_as_they_come(swarm: Played, witness: Witness) -> 
     assert await witness.stays()
 
 
-async def test_the_overview_stayed_open_without_an_error(swarm: Played, witness: Witness) -> None:
+async def test_the_overview_stayed_open_without_an_error(witness: Witness) -> None:
     assert (witness.visitor.problems, witness.visitor.elsewhere) == ([], [])
     assert (await measured(witness.page)).violations == ()
     assert await page_checks.shift(witness.page) == []
     assert await page_checks.axe(witness.page) == []
 
 
-async def test_the_recorded_files_are_read_as_text(browser: Browser, swarm: Played) -> None:
+async def test_the_recorded_files_are_read_as_text(browser: Browser, swarm: Played, explorer: Explorer) -> None:
     (accepted, *_) = swarm.recording.log.reports[0].batch
-    async with visiting(browser, swarm.host) as visitor:
+    async with visiting(browser, explorer.host) as visitor:
         page = await visitor.open(f"/rollouts/{accepted}?position=0")
         assert await page.locator("pre.model").count() >= 2, "a prompt, and what the engine made of it"
         assert await page_checks.axe(page) == []

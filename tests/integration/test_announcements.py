@@ -16,14 +16,14 @@ from sqlalchemy import update
 from muster.clients.storage import SegmentStore
 from muster.errors import RefusedError
 from muster.ledger.database import Database
-from muster.ledger.tables import entries, machines, node_names, scores
+from muster.ledger.tables import entries, machines
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import LogEntry
 from muster.protocol.requests import sign_request
 from orchestrator.announcement_routes import MAX_REPORT_BYTES, MAX_SIGNED_BYTES
-from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
 
@@ -47,11 +47,10 @@ def run_fixture(
 
 
 class Place:
-    """A run, an orchestrator, and what they say in the tests' words."""
+    """A run, an orchestrator, an explorer, and what they say in the tests' words."""
 
-    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
-        self.run_fixture = run_fixture
-        self.orchestrator = orchestrator
+    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator, explorer: Explorer) -> None:
+        self.run_fixture, self.orchestrator, self.explorer = run_fixture, orchestrator, explorer
         self.run = run_fixture.run
 
     def node(self, name: str) -> str:
@@ -86,13 +85,25 @@ class Place:
         assert str(caught.value) == f"{title}: {reason}"
         return caught.value.hint
 
-    async def rows(self, table: Any, *columns: str) -> list[tuple]:
-        """Rows of its database, by key."""
-        return await self.orchestrator.rows(table, *columns)
+    async def machines(self, *columns: str) -> list[tuple]:
+        """Rows of the orchestrator's database, by key."""
+        return await self.orchestrator.rows(machines, *columns)
 
-    async def events(self, kind: str) -> list[dict[str, Any]]:
+    async def names(self, node: str) -> list[str]:
+        """Return the names of a node that the log has, oldest first."""
         async with self.run_fixture.client(self.orchestrator.url, None) as client:
-            events = (await client.events(self.run))["events"]
+            page = await client.log(self.run, kind="name", node=self.node(node), index=0)
+        return [NodeName.model_validate_json(one.text).name for one in page.entries]
+
+    async def scores(self) -> list[tuple]:
+        """Return the scores that the log has, oldest first."""
+        async with self.run_fixture.client(self.orchestrator.url, None) as client:
+            page = await client.log(self.run, kind="score")
+        found = [BenchmarkScore.model_validate_json(one.text) for one in page.entries]
+        return [(one.step, one.benchmark, one.score, one.measured) for one in found]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        events = self.explorer.json(f"/v1/runs/{self.run}/events")["events"]
         return [event["data"] for event in events if event["kind"] == kind]
 
     def post(self, sender: str, path: str, body: bytes) -> httpx2.Response:
@@ -107,9 +118,12 @@ class Place:
 def place(
     run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("orchestrator")
-    with Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()) as running:
-        yield Place(run_fixture, running)
+    folder = tmp_path_factory.mktemp("place")
+    with (
+        Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()) as orchestrator,
+        Explorer(run_fixture, folder / "explorer", orchestrator.url) as explorer,
+    ):
+        yield Place(run_fixture, orchestrator, explorer)
 
 
 async def test_an_operator_names_its_node(place: Place) -> None:
@@ -117,16 +131,14 @@ async def test_an_operator_names_its_node(place: Place) -> None:
     first = place.name("w1", "first", time.time() - 100)
     await place.say("stranger", first)
     await place.say("w2", first)  # the same again
-    assert (place.node("w1"), "first") in await place.rows(node_names, "node", "name")
-    named = {"node": place.node("w1"), "name": "first"}
-    assert (await place.events("named")).count(named) == 1
+    assert await place.names("w1") == ["first"]
     why = f"{place.node('w1')} was named less than a minute ago"
     hint = await place.refused("stranger", place.name("w1", "second"), 409, "Conflict", why)
     assert hint.startswith("try again in ")
 
 
 async def test_names_that_are_refused(place: Place) -> None:
-    refused, node, operator = place.refused, place.node("w2"), place.node("operator of w2")
+    refused, operator = place.refused, place.node("operator of w2")
     for other in ("operator of w1", "w2", "owner", "stranger"):
         why = f"the name is signed by {place.node(other)}, not by {operator}"
         hint = await refused("operator of w2", place.name("w2", "mine", by=other), 403, "Not allowed", why)
@@ -140,7 +152,7 @@ async def test_names_that_are_refused(place: Place) -> None:
     await refused("w2", place.name("w2", "0xabc"), 422, "Malformed", "the name '0xabc' looks like an address")
     future = place.name("w2", "mine", time.time() + 90)
     assert await refused("w2", future, 422, "Malformed", "the name is of the future") == "set this machine's clock"
-    assert node not in [row[0] for row in await place.rows(node_names, "node")]
+    assert await place.names("w2") == []
     elsewhere = place.name("w2", "mine").model_copy(update={"run": place.run + 1})
     body = elsewhere.model_dump_json().encode()
     reply = place.post("w2", "/names", body)
@@ -185,7 +197,7 @@ async def test_machines_of_active_nodes(place: Place) -> None:
     )
     await place.say("w1", hostile)
     await place.say("v1", hostile.model_copy(update={"device": "a GPU"}))
-    found = await place.rows(machines, "node", "device", "devices", "tokens_per_second")
+    found = await place.machines("node", "device", "devices", "tokens_per_second")
     assert sorted(found) == sorted(
         [
             (place.node("w1"), "]0;x <img src=x onerror=alert(1)> H100", 2, 12.5),
@@ -200,12 +212,11 @@ async def test_machines_of_active_nodes(place: Place) -> None:
         assert (caught.value.status, caught.value.title) == (403, "Not a member")
 
 
-async def test_announcements_are_shown_on_the_page(place: Place) -> None:
-    """Its boards are a second old at most."""
+async def test_names_and_machines_are_shown_on_the_page(place: Place) -> None:
     node = place.node("w1")
 
     def shown() -> dict[str, Any]:
-        [line] = json.loads(place.orchestrator.get(f"/v1/runs/{place.run}/workers?search={node}")[1])["workers"]
+        [line] = place.explorer.json(f"/v1/runs/{place.run}/workers?search={node}")["workers"]
         return line if line["devices"] == 2 else {}
 
     line = await until(shown, "the node's line")
@@ -214,6 +225,7 @@ async def test_announcements_are_shown_on_the_page(place: Place) -> None:
         "]0;x <img src=x onerror=alert(1)> H100",
         12.5,
     )
+    assert place.events("named").count({"node": node, "name": "first"}) == 1
 
 
 async def test_scores_of_steps_on_chain(place: Place) -> None:
@@ -223,12 +235,19 @@ async def test_scores_of_steps_on_chain(place: Place) -> None:
     await place.say("owner", score(measured=measured))  # the same again
     await place.say("owner", score("owner", measured=measured + 1, score=0.625))
     await place.say("trainer", score(step=0, benchmark="aime24", measured=measured))
-    assert await place.rows(scores, "step", "benchmark", "score", "measured") == [
-        (0, "aime24", 0.5, measured),
+    assert await place.scores() == [
+        (1, "gsm8k", 0.5, measured),
         (1, "gsm8k", 0.625, measured + 1),
+        (0, "aime24", 0.5, measured),
     ]
-    newest = {"step": 1, "benchmark": "gsm8k", "score": 0.625, "low": 0.25, "high": 0.75}
-    assert (await place.events("scored")).count(newest) == 1
+    told = [
+        {"step": step, "benchmark": benchmark, "score": score, "low": 0.25, "high": 0.75}
+        for step, benchmark, score, _ in await place.scores()
+    ]
+    await until(lambda: place.events("scored") == told, "the page tells of each")
+    names = "name=benchmark/gsm8k&name=benchmark/aime24"
+    series = place.explorer.json(f"/v1/runs/{place.run}/series?{names}&last=1")["series"]
+    assert [(one["steps"], one["mean"]) for one in series] == [([1], [0.625]), ([0], [0.5])]
 
     refused = place.refused
     why = "another score about the same is known, as late or later"
@@ -271,7 +290,7 @@ async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place,
     await place.refused("stranger", new, 409, "Conflict", early)
     await forget_when(orchestrator, place.run_fixture.about)
     await place.say("stranger", new)
-    assert (place.node("w3"), "new", now) in await place.rows(node_names, "node", "name", "named")
+    assert await place.names("w3") == ["old", "new"]
 
     # 2. No sender can replay an old name.
     await asyncio.to_thread(orchestrator.stop)
@@ -282,9 +301,8 @@ async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place,
 
     # 3. Storage has what it should not: a score by a stranger, something else, a line of another place.
     await place.say("trainer", place.score(step=0, measured=now - 5))
-    before = await place.rows(node_names, "node", "name", "named"), await place.rows(scores, "step", "document")
-    events = {kind: await place.events(kind) for kind in ("named", "scored")}
-    assert place.node("w3") in [row[0] for row in before[0]]
+    before = await place.scores()
+    assert (0, "gsm8k", 0.5, now - 5) in before
     if place.run_fixture.s3 is None:
         store = SegmentStore(f"file:{orchestrator.folder / 'storage'}", "log")
         last = (await store.firsts())[-1]
@@ -299,9 +317,10 @@ async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place,
     orchestrator.change({"orchestrator.database_url": new_database_url()})
     shutil.rmtree(orchestrator.folder / "state")
     await asyncio.to_thread(orchestrator.start)
-    assert await place.rows(node_names, "node", "name", "named") == before[0]
-    assert await place.rows(scores, "step", "document") == before[1]
-    assert await place.rows(machines, "node") == []
-    for kind in ("named", "scored"):  # as they came, each once
-        assert await place.events(kind) == events[kind]
+    assert await place.names("w3") == ["old", "new"]
+    assert await place.scores() == before
+    assert await place.machines("node") == []
+    await place.say("trainer", place.score(step=0, measured=now))
+    await until(lambda: len(place.events("scored")) == len(before) + 1, "the page has read on")
+    assert [one["name"] for one in place.events("named")] == ["first", "old", "new"], "each once"
     await place.refused("w3", old, 409, "Conflict", why)

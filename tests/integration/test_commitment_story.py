@@ -26,6 +26,7 @@ from muster.contracts.refutations import Refuted
 from muster.contracts.registry import Convicted, Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import MismatchError
+from muster.ledger import tables
 from muster.protocol.kinds import kind_of, reason_of_flaw
 from muster.protocol.messages import Upload
 from muster.rollouts.parquet import write_rollouts
@@ -47,15 +48,18 @@ def played(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> It
     """The recorded swarm, whose cheater is convicted."""
     with playing(recording, tmp_path_factory.mktemp("played")) as made:
         made.convict()
-        wait_until(lambda: _nodes(made)[CHEATER]["status"] == "jailed", "the orchestrator has seen it")
+        cheater = made.run_fixture.key(CHEATER).address
+
+        def is_seen() -> bool:
+            return dict(asyncio.run(made.orchestrator.rows(tables.nodes, "address", "status")))[cheater] == "jailed"
+
+        wait_until(is_seen, "the orchestrator has seen it")
         yield made
 
 
-def _nodes(played: Played) -> dict[str, Any]:
-    """Return the summary's lines of the two workers."""
-    lines = played.orchestrator.json(f"/v1/runs/{played.run_fixture.run}/summary")["nodes"]
-    names = {played.run_fixture.key(name).address: name for name in (HONEST, CHEATER)}
-    return {names[line["address"]]: line for line in lines if line["address"] in names}
+def _node(played: Played, name: str) -> dict[str, Any]:
+    """Return what the orchestrator knows of a worker."""
+    return played.orchestrator.json(f"/v1/nodes/{played.run_fixture.key(name).address}")
 
 
 async def test_two_validators_accept_honest_work(played: Played) -> None:
@@ -63,10 +67,14 @@ async def test_two_validators_accept_honest_work(played: Played) -> None:
     assert all(verdict.accepted for verdict in found), found
     assert len({verdict.validator for verdict in found if verdict.index == 0}) >= 2
     assert {verdict.inspected for verdict in found} == {8}, "twice the rows of a look, of a newcomer"
-    line = _nodes(played)[HONEST]
-    assert (line["status"], line["rejected"], line["used"]) == ("active", {}, 1)
-    assert line["accepted"] >= COMMITMENTS
-    node = played.run_fixture.key(HONEST).address
+    known, node = _node(played, HONEST), played.run_fixture.key(HONEST).address
+    assert (known["rejected"], known["accepted"] >= COMMITMENTS) == ({}, True)
+    async with played.run_fixture.chain("stranger") as chain, played.client(None) as client:
+        (found_on_chain,) = await chain.nodes([node])
+        reports = (await client.log(played.run_fixture.run, kind="report")).entries
+    assert found_on_chain.status == Status.ACTIVE
+    trained = {name for one in reports for name in json.loads(json.loads(one.text)["text"])["batch"]}
+    assert len(trained & {verdict.file_hash for verdict in found}) == 1
     assert not [event for event in await played.events(CaseOpened) if event.node == node]
 
 
@@ -89,7 +97,7 @@ async def test_a_jury_convicts_the_cheater(played: Played) -> None:
     found = await played.verdicts(CHEATER)
     assert found
     assert not any(verdict.accepted for verdict in found)
-    assert _nodes(played)[CHEATER]["accepted"] == 0
+    assert _node(played, CHEATER)["accepted"] == 0
 
 
 async def test_a_quorum_sealed_the_hour(played: Played) -> None:

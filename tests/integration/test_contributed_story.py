@@ -27,7 +27,7 @@ from muster.protocol.requests import sign_request
 from muster.tasksets.contribution_pack import read_pack
 from muster.tasksets.taskset import TaskSet
 from testbed.machine import Machine
-from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture, some_hash
 from testbed.samples.contributions import folder as environment_folder
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
@@ -162,10 +162,10 @@ async def the_next_run(place: Place, task_set: TaskSet, author: str, folder: Pat
             await work(run_fixture, orchestrator, worker, accepted=worker == "w1")
 
         # 3. The leaderboard and the tasks themselves name the author.
-        async with run_fixture.client(orchestrator.url, None) as client:
+        with Explorer(run_fixture, folder / "explorer", orchestrator.url) as explorer:
 
-            async def counted() -> dict[str, Any] | None:
-                lines = {line["author"]: line for line in (await client.summary(run_fixture.run))["authors"]}
+            def counted() -> dict[str, Any] | None:
+                lines = {line["author"]: line for line in explorer.summary()["authors"]}
                 found = [sum(line[kind] for line in lines.values()) for kind in ("rollouts", "accepted")]
                 expected = [len(WORKERS) * COMMITMENTS * terms.positions, COMMITMENTS * terms.positions]
                 return lines if found == expected else None

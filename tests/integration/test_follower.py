@@ -77,7 +77,7 @@ async def following(run_fixture: RunFixture, url: str, database_url: str) -> Asy
     try:
         async with await Chain.connect(settings) as chain:
             terms = await chain.terms(run_fixture.run)
-            queries = Queries(database, run_fixture.run, terms, batch_groups=8, demand_batches=2)
+            queries = Queries(database, run_fixture.run, terms, groups_wanted=16)
             yield Followed(Follower(chain, database, queries, settings), database, queries)
     finally:
         await database.close()

@@ -15,7 +15,7 @@ from muster.contracts.registry import Role
 from muster.errors import ChainError, RefusedError
 from muster.protocol.draws import DrawSource
 from testbed.processes import ended
-from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture
 from testbed.runs.trainer_process import ONE, build_training_run, train
 from testbed.samples.models import write_model
 from testbed.waiting import until
@@ -43,12 +43,11 @@ async def test_a_newcomer_to_an_idle_run_is_published_for(
     """Not after the trainer's default of a quarter of an hour for an idle run; once for a newcomer into an empty run,
     once for one beside a worker that registered and does nothing. How soon: tests/unit/trainer/test_batcher.py."""
     process = train(run_fixture, orchestrator, model, ONE)
-    with ended(process):
+    with ended(process), Explorer(run_fixture, run_fixture.folder / "explorer", orchestrator.url) as explorer:
         async with run_fixture.client(orchestrator.url, None) as reader:
             await until(lambda: _steps(run_fixture, 1), "the first step is on chain")
-            await until(
-                lambda: _says(reader, run_fixture, "no worker is registered: muster worker join"), "the page says why"
-            )
+            why = "no worker is registered: muster worker join"
+            await until(lambda: explorer.summary()["blocked"] == why, "the page says why")
             await _begins(run_fixture, reader, "first", first_step=2)
             await _begins(run_fixture, reader, "second", first_step=4)
             assert [line["step"] for line in process.logged("publishing for newcomers")] == [1, 2, 3, 4]
@@ -86,11 +85,6 @@ async def _begins(run_fixture: RunFixture, reader: OrchestratorClient, name: str
         return (await reader.node(node)).blocked == ""
 
     await until(is_free, "nothing is in its way")
-
-
-async def _says(reader: OrchestratorClient, run_fixture: RunFixture, sentence: str) -> bool:
-    """Return whether this is what the page says about why no work comes."""
-    return (await reader.summary(run_fixture.run))["blocked"] == sentence
 
 
 async def _steps(run_fixture: RunFixture, wanted: int) -> bool:

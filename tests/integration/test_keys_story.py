@@ -23,13 +23,17 @@ from muster.protocol.messages import StepReport, UploadReceipt
 from muster.protocol.receipts import check_receipt
 from testbed.chain.anvil import Anvil
 from testbed.processes import run_to_end
-from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture
 from testbed.runs.story import Story, content_of
 from testbed.waiting import until
 
 
 class KeysStory(Story):
     """What happens in the test."""
+
+    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator, explorer: Explorer) -> None:
+        super().__init__(run_fixture, orchestrator)
+        self.explorer = explorer
 
     async def announce(self) -> KeysChanged:
         people = "next trainer", "next storage"
@@ -42,7 +46,7 @@ class KeysStory(Story):
         wanted = [self.run_fixture.key(name).address for name in expected]
 
         async def found() -> bool:
-            summary = await asyncio.to_thread(self.orchestrator.json, f"/v1/runs/{self.run}/summary")
+            summary = await asyncio.to_thread(self.explorer.summary)
             return [line["storage_key"] for line in summary.get("keys", [])] == wanted
 
         await until(found)
@@ -81,8 +85,11 @@ def run_fixture(start_anvil: Any, built_contracts: None, tmp_path: Path) -> RunF
 
 
 def test_change_of_keys_takes_effect_after_notice(run_fixture: RunFixture, tmp_path: Path) -> None:
-    with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:
-        asyncio.run(_the_story(KeysStory(run_fixture, orchestrator)))
+    with (
+        Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator,
+        Explorer(run_fixture, tmp_path / "explorer", orchestrator.url) as explorer,
+    ):
+        asyncio.run(_the_story(KeysStory(run_fixture, orchestrator, explorer)))
 
 
 async def _the_story(story: KeysStory) -> None:
@@ -94,9 +101,9 @@ async def _the_story(story: KeysStory) -> None:
     # 1. The notice: everybody sees it, and nothing changes yet.
     announced = await story.announce()
     await story.shown("storage", "next storage")
-    page = (await asyncio.to_thread(orchestrator.get, "/"))[1].decode()
-    assert "changes the run's keys at" in page
-    assert run_fixture.key("next trainer").address in (await asyncio.to_thread(orchestrator.get, "/join"))[1].decode()
+    overview, join = [(await asyncio.to_thread(story.explorer.get, path))[1].decode() for path in ("/", "/join")]
+    assert "changes the run's keys at" in overview
+    assert run_fixture.key("next trainer").address in join
     await story.work("w1", 1)
     before = await story.receipt("w1", 1)
 
@@ -104,9 +111,9 @@ async def _the_story(story: KeysStory) -> None:
     async with run_fixture.local_chain() as dev:
         await dev.advance_to(announced.from_)
     await story.shown("next storage")
-    status, reasons = await asyncio.to_thread(orchestrator.get, "/readyz")
-    assert status == 503
-    assert f"storage key is {run_fixture.key('next storage').address} now" in reasons.decode()
+    reason = f"storage key is {run_fixture.key('next storage').address} now"
+    await until(lambda: reason in orchestrator.get("/readyz")[1].decode(), reason)
+    assert orchestrator.get("/readyz")[0] == 503
     async with run_fixture.client(orchestrator.url, "w1", timeout=2) as client:
         data, root = content_of("w1", 2)
         with pytest.raises(UnreachableError):  # 503, after retries

@@ -1,4 +1,4 @@
-"""A run behind a real nginx with deploy/nginx/muster.conf: uploads, the page, the live stream, weights, TLS."""
+"""A run behind a real nginx with deploy/nginx/muster.conf: uploads, the page, weights, TLS."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from muster.protocol.requests import HEADER_BODY, HEADER_EXPIRY, HEADER_NONCE, H
 from orchestrator.admission import CHECK
 from orchestrator.app import create_app
 from testbed.chain.anvil import free_port
-from testbed.http import get, open_url
-from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.http import get
+from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture, some_hash
 from testbed.servers.nginx import HOST, PROGRAM, Nginx
 from testbed.waiting import BOUND, wait_until
 
@@ -43,13 +43,15 @@ def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Ru
 def nginx(run_fixture: RunFixture, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nginx, Orchestrator]]:
     """One of the two orchestrators is down: the one that reads are sent to. The other reads one body at a time."""
     folder = tmp_path_factory.mktemp("servers")
-    weights, port, public = folder / "weights", free_port(), free_port()
-    proxy = Nginx(folder / "nginx", [port, public, free_port(), free_port()], weights)
-    settings = {"url": proxy.url, "trusted_proxies": ["127.0.0.1"], "uploads_at_once": 1, "public_port": public}
+    weights, port, public, explorer = folder / "weights", free_port(), free_port(), free_port()
+    proxy = Nginx(folder / "nginx", [port, public, free_port(), free_port(), explorer], weights)
+    trusted: dict[str, Any] = {"trusted_proxies": ["127.0.0.1"]}
+    settings = trusted | {"url": proxy.url, "explorer_url": proxy.url, "uploads_at_once": 1, "public_port": public}
     with Orchestrator(run_fixture, folder / "orchestrator", port=port, **settings) as orchestrator:
-        orchestrator.url = f"http://127.0.0.1:{port}"
         (weights / VERSION).mkdir(parents=True)
-        with proxy:
+        shown = Explorer(run_fixture, folder / "explorer", proxy.url, port=explorer, **trusted)
+        shown.port = explorer
+        with proxy, shown:
             yield proxy, orchestrator
 
 
@@ -81,11 +83,17 @@ def test_held_upload_passes_after_others_though_its_signature_expires(
     wait_until(lambda: re.search(" 200 .* held-1$", proxy.access_log.read_text(), re.MULTILINE), "it logs the request")
 
 
-def test_page_and_live_stream_pass_at_once(run_fixture: RunFixture, nginx: tuple[Nginx, Orchestrator]) -> None:
-    proxy, _ = nginx
+def test_page_and_its_documents_are_the_explorers(run_fixture: RunFixture, nginx: tuple[Nginx, Orchestrator]) -> None:
+    """Signed or not: at the orchestrator their addresses lead to nginx again."""
+    proxy, orchestrator = nginx
     assert b"<html" in get(f"{proxy.url}/")[1]
-    with open_url(f"{proxy.url}/v1/runs/{run_fixture.run}/live", timeout=BOUND) as stream:
-        assert any(line.startswith(b"data: ") for line in stream)
+    for path in ("/steps", f"/v1/runs/{run_fixture.run}/checkpoints?limit=1"):
+        headers = signed(run_fixture, proxy, "w2", "GET", path, b"")
+        assert requests.get(proxy.url + path, headers=headers, allow_redirects=False, timeout=BOUND).status_code == 200
+        answer = requests.get(orchestrator.url + path, headers=headers, allow_redirects=False, timeout=BOUND)
+        assert (answer.status_code, answer.headers["location"]) == (308, proxy.url + path)
+    live = requests.get(f"{proxy.url}/v1/runs/{run_fixture.run}/live", timeout=BOUND)
+    assert (live.status_code, live.headers["etag"][0], live.json()["step"]) == (200, '"', 0)
     assert get(f"{proxy.url}/metrics")[0] == 404
 
 
@@ -185,7 +193,7 @@ def test_no_body_is_stored_but_those_that_a_member_signed(
     proxy, _ = nginx
     routes = create_app(cast(Any, SimpleNamespace())).routes
     asked = [(method, re.sub("{[^}]*}", "7", one.path)) for one in routes for method in one.methods - {"GET", "HEAD"}]  # type: ignore[attr-defined]
-    assert len(asked) > 15
+    assert len(asked) > 10
     asked += [(method, path) for method in ("PUT", "POST", "GET") for path in ("/", "/none", "/v1/none", "/uploads/7")]
     asked += [("PUT", upload_of(run_fixture, b"", "x")), ("DELETE", "/v1/verdicts"), ("POST", "/v1/runs/7/live")]
     statuses = set()

@@ -79,11 +79,11 @@ async def test_garbage_after_a_request_leaves_no_traceback(place: tuple[RunFixtu
     """The fixture looks at the log."""
     run_fixture, orchestrator = place
     reader, writer = await asyncio.open_connection("127.0.0.1", orchestrator.port)
-    writer.write(f"GET /v1/runs/{run_fixture.run}/summary HTTP/1.1\r\nHost: x\r\n\r\n\0garbage\r\n\r\n".encode())
+    writer.write(f"GET /v1/runs/{run_fixture.run}/current HTTP/1.1\r\nHost: x\r\n\r\n\0garbage\r\n\r\n".encode())
     async with asyncio.timeout(BOUND):
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
     writer.transport.abort()
-    assert (await asyncio.to_thread(orchestrator.get, f"/v1/runs/{run_fixture.run}/summary"))[0] == 200
+    assert (await asyncio.to_thread(orchestrator.get, f"/v1/runs/{run_fixture.run}/current"))[0] == 200
 
 
 @pytest.mark.parametrize(("method", "count"), [("PUT", 8), ("PUT", 64), ("POST", 64)])

@@ -21,12 +21,11 @@ from schemathesis.specs.openapi.checks import (
 
 from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
-from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture, RunService
 from testbed.waiting import BOUND
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-ENDLESS = "/live"
-"""End of the path of a stream, whose answer has no end: test_orchestrator_live.py tries it."""
+OPERATIONS = {Orchestrator: 34, Explorer: 27}
 BOUNDED = settings(
     max_examples=10,
     deadline=None,
@@ -55,29 +54,41 @@ def place(
     assert '"level": "error"' not in running.json_log.read_text()
 
 
+@pytest.fixture(scope="module", params=[Orchestrator, Explorer])
+def service(
+    request: pytest.FixtureRequest, place: tuple[RunFixture, Orchestrator], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunService]:
+    """Each of the two that have an OpenAPI document."""
+    run_fixture, orchestrator = place
+    if request.param is Orchestrator:
+        yield orchestrator
+        return
+    with Explorer(run_fixture, tmp_path_factory.mktemp("openapi"), orchestrator.url) as running:
+        yield running
+    assert '"level": "error"' not in running.json_log.read_text()
+
+
 def each_operation(
-    orchestrator: Orchestrator, check: Callable[[Any], None], methods: tuple[str, ...] = ("GET", "PUT", "POST")
+    service: RunService, check: Callable[[Any], None], methods: tuple[str, ...] = ("GET", "PUT", "POST")
 ) -> list[str]:
     """Generate requests for every operation with these methods and hand them to `check`; what was covered."""
     covered = []
-    for result in schemathesis.openapi.from_url(f"{orchestrator.url}/openapi.json").get_all_operations():
+    for result in schemathesis.openapi.from_url(f"{service.url}/openapi.json").get_all_operations():
         operation = result.ok()
-        if operation.method.upper() not in methods or operation.path.endswith(ENDLESS):
+        if operation.method.upper() not in methods:
             continue
         BOUNDED(given(case=operation.as_strategy())(check))()
         covered.append(f"{operation.method.upper()} {operation.path}")
     return covered
 
 
-def test_as_a_stranger_sends_it(place):
-    _, orchestrator = place
-
+def test_as_a_stranger_sends_it(service):
     def check(case: Any) -> None:
         case.call_and_validate(checks=CHECKS, timeout=BOUND)
 
-    covered = each_operation(orchestrator, check)
-    assert len(covered) == 55
-    assert "PUT /v1/files/{name}" in covered
+    covered = each_operation(service, check)
+    assert len(covered) == OPERATIONS[type(service)]
+    assert ("PUT /v1/files/{name}" in covered) == isinstance(service, Orchestrator)
 
 
 @pytest.mark.parametrize("name", ["v1", "trainer"])
@@ -100,18 +111,17 @@ def test_as_a_member_signs_it(place, name):
     assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 12
 
 
-def test_a_method_that_is_none_here_is_answered_with_those_that_are(place):
+def test_a_method_that_is_none_here_is_answered_with_those_that_are(service):
     """At every path of the document."""
-    _, orchestrator = place
-    schema = schemathesis.openapi.from_url(f"{orchestrator.url}/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{service.url}/openapi.json")
     methods: dict[str, set[str]] = {}
     for result in schema.get_all_operations():
         operation = result.ok()
         methods.setdefault(operation.path, set()).add(operation.method.upper())
     methods |= {path: {"GET"} for path in ("/", "/metrics", "/openapi.json")}
-    assert methods["/v1/files/{name}"] == {"GET", "PUT"}
+    assert methods.get("/v1/files/{name}", {"GET", "PUT"}) == {"GET", "PUT"}
     for path, allowed in methods.items():
-        url = orchestrator.url + re.sub(r"{\w+}", "1", path)
+        url = service.url + re.sub(r"{\w+}", "1", path)
         for method in ("DELETE", "PATCH", "TRACE", "POST" if "POST" not in allowed else "PUT"):
             response = requests.request(method, url, timeout=BOUND)
             assert response.status_code == 405, (method, path)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from muster.contracts import runs
+from muster.protocol.announcements import NodeName
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import RelayOffer, StepReport
 from testbed.processes import ended
@@ -78,7 +79,8 @@ async def test_a_write_to_one_is_in_the_next_answer_of_the_other(
         await w1.offer_relay(RelayOffer(run=run, url=relay))
         assert relay in await reader.relays(run)
         await operator.announce_name(run, worker, "shared")
-        assert "shared" in second.get(f"/nodes/{worker}")[1].decode()
+        named = (await reader.log(run, kind="name")).entries
+        assert [NodeName.model_validate_json(one.text).name for one in named] == ["shared"]
         # 3. However often, and whatever was kept.
         for number in range(20):
             await trainer.post_step(StepReport(run=run, step=0, metrics={}, finished=number % 2 == 0))
@@ -89,7 +91,7 @@ def test_another_follows_the_chain_when_the_first_is_killed(
     run_fixture: RunFixture, pair: list[Orchestrator], tmp_path: Path
 ) -> None:
     def steps(orchestrator: Orchestrator) -> int:
-        return len(orchestrator.json(f"/v1/runs/{run_fixture.run}/summary").get("steps", []))
+        return orchestrator.json(f"/v1/runs/{run_fixture.run}/demand").get("step", -1) + 1
 
     # 1. One follows, both are ready and know the same.
     leader, other = sorted(pair, key=leads, reverse=True)

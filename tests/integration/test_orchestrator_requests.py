@@ -265,7 +265,7 @@ def test_another_run(sender):
     body = b"for another run"
     reply = sender.signed("w1", "PUT", sender.target(body, run=run + 1), body)
     refused(reply, 404, "Another run", f"serves run {run}, not {run + 1}")
-    for path in ("", "/demand", "/summary", "/log", "/events"):
+    for path in ("", "/demand", "/current", "/log"):
         status, answer = sender.orchestrator.get(f"/v1/runs/{run + 1}{path}")
         assert (status, json.loads(answer)["title"]) == (404, "Another run"), path
     report = StepReport(run=run + 1, step=0, metrics={})

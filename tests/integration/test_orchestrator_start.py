@@ -235,14 +235,6 @@ def test_metrics_carry_no_address(run_fixture, serving):
     assert all(line.startswith(("#", "muster_")) for line in text.splitlines() if line)
 
 
-def test_the_page_needs_nothing_from_elsewhere(serving):
-    page = serving.get("/")[1].decode()
-    assert "<title>Overview · Run" in page
-    addresses = re.findall(r'(?:src|href|action)="([^"]*)"', page)
-    assert len(addresses) > 20
-    assert [address for address in addresses if not re.match(r"/(?!/)|#", address)] == []
-
-
 def test_a_silent_chain_shows_and_a_reorg_is_followed(
     start_anvil: Callable[..., Anvil], database_url: str, tmp_path: Path
 ):

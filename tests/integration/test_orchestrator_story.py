@@ -20,7 +20,8 @@ from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.kinds import kind_of
 from muster.protocol.messages import StepReport
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
-from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture, some_hash
+from testbed.runs.run_fixture import VALIDATORS, Explorer, Orchestrator, RunFixture, some_hash
+from testbed.runs.shown import expect_alike
 from testbed.runs.story import Story
 from testbed.samples.terms import keys_of
 from testbed.servers.s3 import Endpoint
@@ -102,11 +103,14 @@ class CourtStory(Story):
 
 
 def test_the_story(run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path: Path) -> None:
-    with Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=new_database_url()) as orchestrator:
-        asyncio.run(_the_story(run_fixture, orchestrator, new_database_url()))
+    with (
+        Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=new_database_url()) as orchestrator,
+        Explorer(run_fixture, tmp_path / "explorer", orchestrator.url) as explorer,
+    ):
+        asyncio.run(_the_story(run_fixture, orchestrator, explorer, new_database_url()))
 
 
-async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty: str) -> None:
+async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, explorer: Explorer, empty: str) -> None:
     story, run = CourtStory(run_fixture, orchestrator), run_fixture.run
     async with story.client(None) as reader, story.client("trainer") as trainer:
         # Before the first checkpoint the run wants no work.
@@ -140,8 +144,9 @@ async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty:
         assert (await reader.demand(run)).wanted is True
         await trainer.post_step(StepReport(run=run, step=2, metrics={"reward": 0.75}, finished=True))
         assert (await reader.demand(run)).wanted is False
-        await _the_summary(run_fixture, reader)
+        await _the_summary(run_fixture, explorer)
         await _rebuilt_from_nothing(story, orchestrator, empty, reader)
+        await _shown_alike_from_nothing(run_fixture, explorer, orchestrator.url)
 
 
 async def _two_accepts_are_required(story: CourtStory, run_fixture: RunFixture, reader: OrchestratorClient) -> str:
@@ -217,17 +222,9 @@ async def _waits(reader: OrchestratorClient, run: int, groups: int) -> bool:
     return (await reader.demand(run)).waiting_groups == groups
 
 
-async def _finished(reader: OrchestratorClient, run: int) -> bool:
-    return (await reader.summary(run))["finished"]
-
-
-async def _accepts(reader: OrchestratorClient, run: int, commitments: int) -> bool:
-    return sum(line["accepted"] for line in (await reader.summary(run))["nodes"]) == commitments
-
-
-async def _the_summary(run_fixture: RunFixture, reader: OrchestratorClient) -> None:
-    await until(lambda: _finished(reader, run_fixture.run))  # the summary may be half a second old
-    summary = await reader.summary(run_fixture.run)
+async def _the_summary(run_fixture: RunFixture, explorer: Explorer) -> None:
+    await until(lambda: explorer.summary()["finished"])
+    summary = explorer.summary()
     assert (summary["run"], summary["step"]) == (run_fixture.run, 2)
     assert [(line["step"], line["metrics"], line["files"]) for line in summary["steps"]] == [
         (0, {}, 0),
@@ -262,37 +259,47 @@ async def _the_summary(run_fixture: RunFixture, reader: OrchestratorClient) -> N
     assert kinds.count("voted") == 6
 
 
-FORGETTABLE = ("time", "block", "block_time", "events")
-
-
 async def _rebuilt_from_nothing(
     story: CourtStory, orchestrator: Orchestrator, empty: str, reader: OrchestratorClient
 ) -> None:
     """Kill it, give it an empty database, start it: everything is back, from chain and storage."""
     run_fixture, run = story.run_fixture, story.run_fixture.run
+
+    async def nodes() -> list[dict[str, Any]]:
+        found = [await reader.node(run_fixture.key(name).address) for name in ("w1", "w2", "w3", "w4")]
+        return [one.model_dump(exclude={"hourly_gas"}) for one in found]  # by when files came, which a rebuild forgets
+
     await story.work("w2", 2, step=2)
     await story.accept("w2", 2, step=2)
-    await until(lambda: _accepts(reader, run, 3))
-    before = await reader.summary(run)
+    before = await nodes()
     accepted, (given, place) = await story.accepted(1), await reader.verdicts(run)
     log = await reader.log(run)
-    assert [work.index for work in accepted] == [2]
+    assert ([work.index for work in accepted], [node["accepted"] for node in before]) == ([2], [1, 2, 0, 0])
     assert await reader.verdicts(run, place) == ([], place)
     orchestrator.kill()
     orchestrator.change({"orchestrator.database_url": empty})
     shutil.rmtree(orchestrator.folder / "state")
     orchestrator.start()
 
-    after = await reader.summary(run)
-    assert {k: v for k, v in after.items() if k not in FORGETTABLE} == {
-        k: v for k, v in before.items() if k not in FORGETTABLE
-    }
+    assert await nodes() == before
     assert await story.accepted(1) == accepted
     assert await reader.log(run) == log, "the same documents at the same places"
     assert await reader.verdicts(run) == (given, place)
     assert (await reader.demand(run)).wanted is False
     upload = await reader.upload(run, run_fixture.key("w1").address, 0, some_hash("w1 root 0"))
     check_upload(run_fixture.domain, upload)
+
+
+async def _shown_alike_from_nothing(run_fixture: RunFixture, explorer: Explorer, orchestrator: str) -> None:
+    """What comes late shows what the one shows that saw all happen."""
+
+    def told(one: Explorer) -> bool:
+        return sum(line["accepted"] for line in one.summary()["nodes"]) == 3
+
+    with Explorer(run_fixture, explorer.folder / "late", orchestrator) as late:
+        for one in (explorer, late):
+            await until(lambda one=one: told(one))
+        await expect_alike(late, explorer)
 
 
 @pytest.fixture(scope="module")

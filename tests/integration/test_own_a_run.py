@@ -21,6 +21,7 @@ from muster.contracts import token
 from muster.contracts.registry import Role
 from muster.settings.schema import ChainSettings
 from testbed.chain.anvil import Anvil, free_port
+from testbed.http import get_json
 from testbed.machine import PASSWORD, Machine
 from testbed.paths import ROOT
 from testbed.processes import ended
@@ -106,12 +107,13 @@ async def join_validators(anvil: Anvil, folder: Path) -> None:
 
 
 def serve_and_train(machine: Machine, anvil: Anvil) -> None:
-    """Run the page's three processes until the first step can be fetched, then stop them."""
-    ports, folder = {port: str(free_port()) for port in ("8600", "8700")}, machine.folder
+    """Run the page's four processes until the first step can be fetched and is shown, then stop them."""
+    ports, folder = {port: str(free_port()) for port in ("8600", "8700", "8800")}, machine.folder
     chain = (folder / "muster.toml").read_text().partition("[chain]")[2].partition("\n[")[0]
     section = PAGE.read_text().partition("\n## Serve and train\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
-    for name, block, own in zip(("orchestrator", "weights", "trainer"), blocks, ("8600", "8700", ""), strict=True):
+    names = ("orchestrator", "weights", "explorer", "trainer")
+    for name, block, own in zip(names, blocks, ("8600", "8700", "8800", ""), strict=True):
         text = block.replace('host = "0.0.0.0"', f'host = "127.0.0.1"\nport = {ports.get(own)}')
         for port, free in ports.items():
             text = text.replace(f"run.example.org:{port}", f"127.0.0.1:{free}")
@@ -120,7 +122,7 @@ def serve_and_train(machine: Machine, anvil: Anvil) -> None:
         machine.secret(f"{name}.password", PASSWORD)
     (folder / "run").mkdir()
     shutil.copytree(folder / "tasks", folder / "run" / "kept")
-    commands = (("orchestrator", "run"), ("weights", "serve"), ("trainer", "run"))
+    commands = (("orchestrator", "run"), ("weights", "serve"), ("explorer",), ("trainer", "run"))
     processes = [machine.process(*words, "--config", f"{words[0]}.toml").spawn() for words in commands]
     with ended(*processes):
         asyncio.run(join_validators(anvil, folder))
@@ -134,7 +136,9 @@ def serve_and_train(machine: Machine, anvil: Anvil) -> None:
         (there,) = (folder / "fetched").rglob("model.safetensors")
         assert (fetched["step"], there.read_bytes()) == (0, (folder / "model" / "model.safetensors").read_bytes())
         assert machine.json("weights", "verify", fetched["path"], "--config", "trainer.toml")["good"]
-        assert [process.stop(signal.SIGTERM)[0] for process in processes] == [0, 0, 0], logs(folder)
+        summary = f"http://127.0.0.1:{ports['8800']}/v1/runs/1/summary"
+        wait_until(lambda: get_json(summary).get("step") == 0, lambda: logs(folder))
+        assert [process.stop(signal.SIGTERM)[0] for process in processes] == [0] * 4, logs(folder)
 
 
 def logs(folder: Path) -> str:

@@ -18,22 +18,22 @@ from muster.contracts.court import CaseOpened
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.kinds import kind_of
 from testbed.chain.anvil import Anvil
-from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
+from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture, some_hash
 from testbed.waiting import until
 
 
 class Money:
     """A worker of a run, its page, and what the contracts say."""
 
-    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
+    def __init__(self, run_fixture: RunFixture, explorer: Explorer) -> None:
         self.run_fixture = run_fixture
-        self.orchestrator = orchestrator
+        self.explorer = explorer
         self.node = run_fixture.key("w1").address
         self.indices: dict[int, int] = {}
         """A commitment of each hour."""
 
     def page(self) -> dict[str, Any]:
-        status, body = self.orchestrator.get(f"/v1/runs/{self.run_fixture.run}/nodes/{self.node}")
+        status, body = self.explorer.get(f"/v1/runs/{self.run_fixture.run}/nodes/{self.node}")
         assert status == 200, body
         return json.loads(body)
 
@@ -117,9 +117,12 @@ class Money:
 @pytest.fixture
 async def money(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path) -> AsyncIterator[Money]:
     run_fixture = await RunFixture.build_on(start_anvil(), tmp_path, seed="money", workers=("w1",))
-    with Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator:
+    with (
+        Orchestrator(run_fixture, tmp_path / "orchestrator") as orchestrator,
+        Explorer(run_fixture, tmp_path / "explorer", orchestrator.url) as explorer,
+    ):
         await run_fixture.publish(0)
-        yield Money(run_fixture, orchestrator)
+        yield Money(run_fixture, explorer)
 
 
 async def test_a_worker_sees_the_chains_money(money: Money) -> None:
@@ -180,7 +183,7 @@ async def _accused(money: Money) -> None:
     assert found["hours"][hour] == (hour + 1 + 72 + 24) * HOUR_SECONDS + 7200
     assert money.states()[-2:] == ["frozen", "frozen"]
 
-    case = json.loads(money.orchestrator.get(f"/v1/runs/{run_fixture.run}/cases/{opened.case_id}")[1])
+    case = json.loads(money.explorer.get(f"/v1/runs/{run_fixture.run}/cases/{opened.case_id}")[1])
     assert (case["case"]["outcome"], case["case"]["opened_at"]) == ("open", opened.commit_ends - 3600)
     salts = {name: secrets.token_bytes(32) for name in ("v2", "v3", "v4")}
     for name, salt in salts.items():
@@ -203,7 +206,7 @@ async def _accused(money: Money) -> None:
     )
 
     def resolved() -> dict[str, Any]:
-        case = json.loads(money.orchestrator.get(f"/v1/runs/{run_fixture.run}/cases/{opened.case_id}")[1])
+        case = json.loads(money.explorer.get(f"/v1/runs/{run_fixture.run}/cases/{opened.case_id}")[1])
         return case if case["state"] == guilty else {}
 
     case = await until(lambda: asyncio.to_thread(resolved), guilty)  # an answer is kept for a moment

@@ -20,7 +20,7 @@ from muster.protocol.messages import StepReport
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
-from testbed.runs.run_fixture import Orchestrator, RunFixture
+from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture
 from testbed.samples.texts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
@@ -56,14 +56,17 @@ def run_fixture(
 
 
 @pytest.fixture(scope="module")
-def orchestrator(
+def page(
     run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Orchestrator]:
+) -> Iterator[Page]:
     folder = tmp_path_factory.mktemp("page")
     options = {"database_url": new_database_url(), "run_folder": run_fixture.folder / "run"}
-    with Orchestrator(run_fixture, folder / "orchestrator", **options) as running:
-        yield running
-    assert '"level": "error"' not in running.json_log.read_text()
+    with (
+        Orchestrator(run_fixture, folder / "orchestrator", **options) as orchestrator,
+        Explorer(run_fixture, folder / "explorer", orchestrator.url) as explorer,
+    ):
+        yield Page(run_fixture, orchestrator, explorer)
+    assert '"level": "error"' not in orchestrator.json_log.read_text() + explorer.json_log.read_text()
 
 
 def hostile_rows(run_fixture: RunFixture) -> list[Rollout]:
@@ -78,11 +81,10 @@ def hostile_rows(run_fixture: RunFixture) -> list[Rollout]:
 
 
 class Page:
-    """An orchestrator, and a worker whose files are accepted."""
+    """An orchestrator, an explorer, and a worker whose files are accepted."""
 
-    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
-        self.run_fixture = run_fixture
-        self.orchestrator = orchestrator
+    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator, explorer: Explorer) -> None:
+        self.run_fixture, self.orchestrator, self.explorer = run_fixture, orchestrator, explorer
         self.node = run_fixture.key("w1").address
 
     async def work(self, index: int, rows: list[Rollout], *, accept: bool = True, step: int = 0) -> str:
@@ -100,7 +102,7 @@ class Page:
 
     async def get(self, path: str, **query: object) -> httpx2.Response:
         async with httpx2.AsyncClient(timeout=BOUND) as client:
-            url = f"{self.orchestrator.url}/v1/runs/{self.run_fixture.run}{path}"
+            url = f"{self.explorer.url}/v1/runs/{self.explorer.run}{path}"
             return await client.get(url, params={k: str(v) for k, v in query.items()})
 
     async def document(self, path: str, **query: object) -> Any:
@@ -108,11 +110,6 @@ class Page:
         assert response.status_code == 200, response.text
         assert response.headers["content-type"] == "application/json"
         return response.json()
-
-
-@pytest.fixture
-def page(run_fixture: RunFixture, orchestrator: Orchestrator) -> Page:
-    return Page(run_fixture, orchestrator)
 
 
 async def test_rollouts_steps_and_pictures_over_http(page: Page) -> None:
@@ -186,7 +183,8 @@ async def _a_step_has_its_batch(page: Page, name: str) -> None:
 
     async def is_published() -> bool:
         response = await page.get("/checkpoints/1")
-        return response.status_code == 200 and response.json()["block"] is not None
+        found = response.json() if response.status_code == 200 else {}
+        return found.get("block") is not None and bool(found["batch"])
 
     await until(is_published, "the step is on chain and reported")
     found = await page.document("/checkpoints/1")
@@ -217,24 +215,24 @@ async def _pictures_for_other_sites(page: Page) -> None:
 
 
 async def _nothing_runs_after_the_end(page: Page, name: str) -> None:
-    """The reader process ends with the orchestrator, killed or stopped. The next orchestrator starts another."""
-    readers = _readers(page.orchestrator)
+    """The reader process ends with the explorer, killed or stopped. The next explorer starts another."""
+    readers = _readers(page.explorer)
     assert len(readers) == 1
-    priorities = [os.getpriority(os.PRIO_PROCESS, one.pid) for one in (readers[0], page.orchestrator)]
+    priorities = [os.getpriority(os.PRIO_PROCESS, one.pid) for one in (readers[0], page.explorer)]
     assert priorities[0] > priorities[1]
-    page.orchestrator.kill()
+    page.explorer.kill()
     gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, BOUND)
     assert (len(gone), alive) == (1, [])
-    await asyncio.to_thread(page.orchestrator.start)
+    await asyncio.to_thread(page.explorer.start)
     await page.document(f"/rollouts/{name}")
-    readers = _readers(page.orchestrator)
+    readers = _readers(page.explorer)
     assert len(readers) == 1
-    await asyncio.to_thread(page.orchestrator.stop)
+    await asyncio.to_thread(page.explorer.stop)
     gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, BOUND)
     assert (len(gone), alive) == (1, [])
-    await asyncio.to_thread(page.orchestrator.start)
+    await asyncio.to_thread(page.explorer.start)
 
 
-def _readers(orchestrator: Orchestrator) -> list[psutil.Process]:
-    children = psutil.Process(orchestrator.pid).children(recursive=True)
+def _readers(explorer: Explorer) -> list[psutil.Process]:
+    children = psutil.Process(explorer.pid).children(recursive=True)
     return [child for child in children if READING in child.cmdline()]

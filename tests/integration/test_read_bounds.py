@@ -13,12 +13,15 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from sqlalchemy import Connection
 
+import explorer.app
+import explorer.service
+import orchestrator.app
 import orchestrator.service
 from explorer.routes import pages
 from muster.chain.keys import load_signer
+from muster.ledger.database import Database
 from muster.ledger.tables import metadata
 from muster.settings.sources import load_settings
-from orchestrator.app import create_app
 from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.shape import Shape
 from testbed.sql_costs import CountedDatabase, Reads, reads_of
@@ -50,12 +53,11 @@ def big(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield made
 
 
-def paths_of(big: BigRun, app: FastAPI) -> list[str]:
-    """Return the paths of all GET routes, several of those whose cost depends on what is asked for."""
+def paths_of(big: BigRun, routes: list[str]) -> list[str]:
+    """Return the paths of routes, several of those whose cost depends on what is asked for."""
     members, work = big.rows.members, big.rows.work
-    busy = int(np.bincount(work.worker).argmax())
     convicted = members.workers[int(big.rows.convicted()[0])]
-    worker, validator = members.workers[busy], members.validators[0]
+    worker, validator = busiest(big), members.validators[0]
     newest = big.shape.steps
     values: dict[str, list[Any]] = {
         "run": [big.run_fixture.run],
@@ -76,8 +78,13 @@ def paths_of(big: BigRun, app: FastAPI) -> list[str]:
         "version": ["1"],
         "path:path": ["page.css"],
     }
-    run = f"/v1/runs/{big.run_fixture.run}"
-    asked = [
+    return [path for route in routes for path in _filled(route, values)]
+
+
+def asked_of_explorer(big: BigRun) -> list[str]:
+    """Return further paths with their queries."""
+    run, newest, worker = f"/v1/runs/{big.run_fixture.run}", big.shape.steps, busiest(big)
+    return [
         *(f"{run}/{name}?before={before}" for name in ("cases", "feed", "checkpoints") for before in (1, 100)),
         *(f"{run}/rollouts?{query}" for query in (f"node={worker}", f"before={newest // 2}", f"step={newest // 2}")),
         *(f"{run}/workers?offset={offset}&order=name&search=a" for offset in (0, 1 << 30)),
@@ -90,15 +97,12 @@ def paths_of(big: BigRun, app: FastAPI) -> list[str]:
         f"/nodes/{worker}?before=200",
         "/leaderboard?list=validators",
         "/leaderboard?list=others",
-        "/metrics",
     ]
-    routes = [path for path, methods in app.openapi()["paths"].items() if "get" in methods]
-    routes += [route.path for route in pages.routes if isinstance(route, APIRoute)]
-    assert len(routes) > 55
-    for route in routes:
-        if not route.endswith("/live"):  # endless
-            asked += _filled(route, values)
-    return asked
+
+
+def busiest(big: BigRun) -> str:
+    """Return the worker with the most commitments."""
+    return big.rows.members.workers[int(np.bincount(big.rows.work.worker).argmax())]
 
 
 def _filled(route: str, values: dict[str, list[Any]]) -> list[str]:
@@ -121,22 +125,45 @@ def scans(connection: Connection, reads: Reads) -> list[str]:
     return found
 
 
-async def test_no_read_grows_with_the_run(big: BigRun, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_read_of_the_orchestrator_grows_with_the_run(big: BigRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orchestrator.service, "Database", CountedDatabase)
     settings = load_settings(big.orchestrator.config)
     signer = load_signer(settings.keys, settings.chain.chain_id)
-    unbounded, most = list[str](), HUNDREDS + OF_A_NODE * big.shape.nodes
     async with orchestrator.service.serving(settings, signer) as service:
-        app = create_app(service)
-        transport = httpx2.ASGITransport(app)
-        async with httpx2.AsyncClient(transport=transport, base_url=big.orchestrator.url, timeout=BOUND) as client:
-            for path in paths_of(big, app):
-                reads = await reads_of(lambda path=path: expect_answer(client, path))
-                if len(reads.statements) > STATEMENTS or reads.hundreds > most:
-                    unbounded.append(f"{path}: {len(reads.statements)} statements, {reads.hundreds} hundred steps")
-                found = await service.database.read(lambda connection, reads=reads: scans(connection, reads))
-                unbounded += [f"{path}: {scan}" for scan in found]
-    assert unbounded == []
+        app = orchestrator.app.create_app(service)
+        routes = documents_of(app)
+        assert len(routes) > 20
+        assert await unbounded(big, app, service.database, paths_of(big, routes)) == []
+
+
+async def test_no_read_of_the_explorer_grows_with_the_run(big: BigRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explorer.service, "Database", CountedDatabase)
+    with big.orchestrator:
+        async with explorer.service.serving(load_settings(big.explorer.config)) as service:
+            app = explorer.app.create_app(service)
+            routes = documents_of(app) + [route.path for route in pages.routes if isinstance(route, APIRoute)]
+            assert len(routes) > 40
+            asked = [*paths_of(big, routes), *asked_of_explorer(big)]
+            assert await unbounded(big, app, service.database, asked) == []
+
+
+def documents_of(app: FastAPI) -> list[str]:
+    """Return the paths of all GET routes that answer with documents."""
+    return ["/metrics", *(path for path, methods in app.openapi()["paths"].items() if "get" in methods)]
+
+
+async def unbounded(big: BigRun, app: FastAPI, database: Database, paths: list[str]) -> list[str]:
+    """Ask for each path; return what reads more than may be."""
+    found, most = list[str](), HUNDREDS + OF_A_NODE * big.shape.nodes
+    transport = httpx2.ASGITransport(app)
+    async with httpx2.AsyncClient(transport=transport, base_url=big.orchestrator.url, timeout=BOUND) as client:
+        for path in paths:
+            reads = await reads_of(lambda path=path: expect_answer(client, path))
+            if len(reads.statements) > STATEMENTS or reads.hundreds > most:
+                found.append(f"{path}: {len(reads.statements)} statements, {reads.hundreds} hundred steps")
+            scanned = await database.read(lambda connection, reads=reads: scans(connection, reads))
+            found += [f"{path}: {scan}" for scan in scanned]
+    return found
 
 
 async def expect_answer(client: httpx2.AsyncClient, path: str) -> None:

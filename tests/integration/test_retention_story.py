@@ -25,7 +25,7 @@ from muster.protocol.messages import StepReport
 from muster.runtime.documents import canonical_json
 from orchestrator.retention import KINDS
 from testbed.chain.anvil import Anvil
-from testbed.runs.run_fixture import VALIDATORS, Orchestrator, RunFixture, some_hash
+from testbed.runs.run_fixture import VALIDATORS, Explorer, Orchestrator, RunFixture, some_hash
 from testbed.runs.story import Story
 from testbed.samples.terms import keys_of
 from testbed.servers.s3 import Endpoint
@@ -39,6 +39,10 @@ FORGETTABLE = ("time", "block", "block_time", "events")
 class DayStory(Story):
     """What happens in the test."""
 
+    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator, explorer: Explorer) -> None:
+        super().__init__(run_fixture, orchestrator)
+        self.explorer = explorer
+
     async def begin_day(self, day: int | None = None) -> int:
         """Move the chain's clock to a little after the beginning of a day, the next one without `day`; its number."""
         async with self.run_fixture.local_chain() as dev:
@@ -51,12 +55,13 @@ class DayStory(Story):
         book, accuser = self.run_fixture.book, self.run_fixture.key(validator).address
         return canonical_json({"chain_id": book.chain_id, "runs": book.runs, "run": self.run, "accuser": accuser})
 
-    async def page(self, commitments: int) -> str:
-        """Wait until the page counts so many commitments; return all of it but what a clock changes, as JSON."""
+    async def page(self) -> str:
+        """Wait until the page counts all work and verdicts; return all of it but what a clock changes, as JSON."""
 
         async def found() -> str | None:
-            summary = await asyncio.to_thread(self.orchestrator.json, f"/v1/runs/{self.run}/summary")
-            if sum(line["commitments"] for line in summary.get("nodes", [])) != commitments:
+            summary = await asyncio.to_thread(self.explorer.summary)
+            sums = [sum(line[kind] for line in summary.get("nodes", [])) for kind in ("commitments", "accepted")]
+            if sums != [6, 4]:
                 return None
             return json.dumps({name: value for name, value in summary.items() if name not in FORGETTABLE})
 
@@ -65,9 +70,8 @@ class DayStory(Story):
     async def nodes(self) -> list[Any]:
         """How the work of each worker ended, and what is told of two commitments of a day that went."""
         works = [(self.run_fixture.key(name).address, index) for name, index in (("w1", 0), ("w2", 0))]
-        paths = [f"/v1/nodes/{node}" for node, _ in works]
-        paths += [f"/v1/runs/{self.run}/nodes/{node}/commitments/{index}" for node, index in works]
-        told = [await asyncio.to_thread(self.orchestrator.json, path) for path in paths]
+        told = [self.orchestrator.json(f"/v1/nodes/{node}") for node, _ in works]
+        told += [self.explorer.json(f"/v1/runs/{self.run}/nodes/{node}/commitments/{index}") for node, index in works]
         return [{name: value for name, value in one.items() if name not in ("verdicts", "hourly_gas")} for one in told]
 
     async def counted(self) -> dict[tuple[Any, ...], int]:
@@ -98,6 +102,13 @@ class DayStory(Story):
         shutil.rmtree(self.orchestrator.folder / "state")
         self.orchestrator.change({"orchestrator.database_url": database_url})
         self.orchestrator.start()
+        self.show_again()
+
+    def show_again(self) -> None:
+        """Kill the explorer, and start another with nothing."""
+        self.explorer.kill()
+        shutil.rmtree(self.explorer.folder / "state")
+        self.explorer.start()
 
 
 @pytest.fixture
@@ -110,8 +121,11 @@ async def story(
 ) -> Any:
     run_fixture = await RunFixture.build_on(start_anvil(), tmp_path, seed="retention", workers=("w1", "w2"))
     run_fixture.s3 = s3
-    with Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=new_database_url()) as orchestrator:
-        yield DayStory(run_fixture, orchestrator)
+    with (
+        Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=new_database_url()) as orchestrator,
+        Explorer(run_fixture, tmp_path / "explorer", orchestrator.url) as explorer,
+    ):
+        yield DayStory(run_fixture, orchestrator, explorer)
 
 
 @pytest.mark.slow
@@ -145,7 +159,7 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
 
     # 2. Past its last deadline it is swept: a process that is killed at each step of that.
     await story.begin_day(day + 1 + 7)
-    before, totals = await story.page(6), await story.counted()
+    before, totals = await story.page(), await story.counted()
     assert {one[1:]: number for one, number in totals.items()} == {
         ("accepted", ""): 4, ("rejected", "wrong_reward"): 1, ("pending", ""): 1,
     }  # fmt: skip
@@ -161,7 +175,7 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
 
     # 3. What the other day needs is here, and nothing else. The log has two verdicts, and the report.
     await story.holds(files=1, uploads=1, log=3, summaries=1, evidence=2)
-    assert await story.page(6) == before
+    assert await story.page() == before
     assert await story.counted() == totals
     w1, w2 = (story.run_fixture.key(name).address for name in ("w1", "w2"))
     async with story.client("v1") as reader:
@@ -184,7 +198,9 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
         w2: [(0, 0, "rejected", "wrong_reward", False), (1, 1, "pending", None, False)],
     }
 
-    # 4. Back from nothing.
+    # 4. Back from nothing, first the page, which looks for days that are over as it starts.
+    story.show_again()
+    assert await story.page() == before
     nodes = await story.nodes()
     date = date_of(day)
     assert [one["why"] for one in nodes[2:]] == [
@@ -193,7 +209,7 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
     ]
     assert orchestrator.get(f"/v1/runs/{run}/summaries/{date}") == (200, await store.get(name))
     story.rebuild(new_database_url())
-    assert await story.page(6) == before
+    assert await story.page() == before
     assert await story.counted() == totals
     assert await story.nodes() == nodes
 
@@ -203,4 +219,5 @@ async def test_a_day_goes_after_its_deadlines_and_page_and_totals_stay(
     orchestrator.stop()
     orchestrator.start()
     await story.holds(files=0, uploads=0, log=1, evidence=0, summaries=2)
-    assert await story.page(6) == before
+    story.show_again()
+    assert await story.page() == before

@@ -21,6 +21,7 @@ import pytest
 
 from muster.chain.client import Chain
 from muster.chain.keys import create_keystore, read_address
+from muster.console.run_init.files import SERVICES
 from muster.console.run_init.steps import GAS
 from muster.constants import CHAIN_BASE_SEPOLIA, TOKEN
 from muster.contracts import run_terms, runs, token, wages
@@ -111,7 +112,7 @@ def test_one_command_makes_a_run_that_exists_and_is_funded(machine: Machine, cha
 
     # What is on chain is what the files say.
     new = read_terms(folder / "run.toml")
-    settings = {name: load_settings(folder / f"{name}.toml") for name in ("orchestrator", "weights", "trainer")}
+    settings = {name: load_settings(folder / f"{name}.toml") for name in SERVICES}
 
     async def on_chain() -> tuple[Any, Any]:
         async with await Chain.connect(settings["orchestrator"].chain) as there:
@@ -127,7 +128,9 @@ def test_one_command_makes_a_run_that_exists_and_is_funded(machine: Machine, cha
         "Why\nnot",
     )
     assert settings["orchestrator"].orchestrator.run_folder == folder / "run"
-    assert made["page"] == f"{settings['orchestrator'].orchestrator.url}/"
+    assert made["page"] == f"{settings['orchestrator'].orchestrator.explorer_url}/"
+    assert made["page"] == f"http://127.0.0.1:{settings['explorer'].explorer.port}/"
+    assert settings["explorer"].orchestrator.url == settings["orchestrator"].orchestrator.url
 
     # Only the owner can read the keys, and the run folder for newcomers has none.
     secrets = sorted((folder / "keys").iterdir())
@@ -377,7 +380,7 @@ def test_the_printed_deployment_of_a_public_run_is_typed_step_by_step(
         type_in(command, "--yes")
     assert "run" not in tomllib.loads((folder / "orchestrator.toml").read_text())
     later = type_in(commands[number]).stdout
-    assert {load_settings(folder / f"{name}.toml").run for name in ("orchestrator", "weights", "trainer")} == {1}
+    assert {load_settings(folder / f"{name}.toml").run for name in SERVICES} == {1}
 
     # The rest, now with that number.
     commands = re.findall(r"^     (muster .+)$", later, re.MULTILINE)
@@ -418,12 +421,12 @@ def test_a_public_run_is_sent_where_that_is_asked_for(public: tuple[Machine, Anv
     sent = machine.json("run", "init", "mine", "--send", "--yes", **HURRY)
     assert (sent["run"], sent["funded"]) == (1, 40 * TOKEN)
     assert [step["done"] for step in sent["steps"][:6]] == [True] * 6
-    assert {load_settings(folder / f"{name}.toml").run for name in ("orchestrator", "weights", "trainer")} == {1}
+    assert {load_settings(folder / f"{name}.toml").run for name in SERVICES} == {1}
     nonce, before = sent_by(anvil, owner), contents(folder)
     assert machine.json("run", "init", "mine", "--send", "--yes")["funded"] == 40 * TOKEN
     assert (sent_by(anvil, owner), contents(folder)) == (nonce, before)
     refused = machine.json("run", "init", "mine", "--start", "--yes", status=2)
-    assert refused["error"] == "a public run is started by its three processes"
+    assert refused["error"] == "a public run is started by its four processes"
 
     # What the steps are said to take is what they took.
     used: dict[str, int] = {}

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import FRESH_SECONDS, Relays
 from muster.clients.run_data import CheckpointFetcher
 from muster.contracts import runs
 from muster.errors import MusterError, UnreachableError
 from muster.models.files import tokenizer_hash
-from muster.protocol.messages import MisbehaviourReport, RelayOffer
+from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedText
+from muster.protocol.receipts import open_text
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.bounds import FetchBounds
 from muster.shardcast.fetch.fetch import FetchRequest, fetch_version
@@ -56,10 +58,18 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
                 async with run_fixture.client(orchestrator.url, reporter) as accuser:
                     await accuser.add_document("misbehaviour", lie)
             assert await client.relays(run_fixture.run) == [OWNERS_RELAY]
-            log = await client.events(run_fixture.run)
-            lies = [event["data"] for event in log["events"] if event["kind"] == "relay misbehaved"]
-            assert [line["by"] for line in lies] == [run_fixture.key(name).address for name in ("v1", "v2")]
+            assert await lies(run_fixture, client) == [
+                (run_fixture.key(name).address, shared, lie.why) for name in ("v1", "v2")
+            ]
             sharing.cancel()
+
+
+async def lies(run_fixture: RunFixture, client: OrchestratorClient) -> list[tuple[str, str, str]]:
+    """Return who reported which relay, and why, as the log has it."""
+    page = await client.log(run_fixture.run, kind="misbehaviour")
+    signed = [SignedText.model_validate_json(one.text) for one in page.entries]
+    opened = [open_text(run_fixture.domain, one, "misbehaviour", MisbehaviourReport) for one in signed]
+    return [(by, report.url, report.why) for report, by in opened]
 
 
 def with_a_bit_flipped(published: Path) -> Path:
@@ -96,11 +106,8 @@ async def test_corrupt_relay_is_reported_and_delisted(deployment: Any, tmp_path:
                             await checkpoints.get(0)
                         assert not version_path(folder, manifest.root).exists()
             assert await member.relays(run_fixture.run) == [OWNERS_RELAY]
-            log = await member.events(run_fixture.run)
-            lies = [event["data"] for event in log["events"] if event["kind"] == "relay misbehaved"]
-            assert [(line["by"], line["relay"]) for line in lies] == [
-                (run_fixture.key(name).address, url) for name in ("v1", "v2")
-            ]
+            told = [(by, relay) for by, relay, _ in await lies(run_fixture, member)]
+            assert told == [(run_fixture.key(name).address, url) for name in ("v1", "v2")]
 
 
 async def test_worker_that_cannot_be_reached_says_so_and_shares_nothing(deployment: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Make a task set some of whose references are sealed (`muster.grading.sealing`)."""
+"""Make a task set some of whose references are sealed (`muster.tasksets.sealing`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from muster.environments.task import Task
 from muster.errors import UsageError
-from muster.grading.masters import Masters
-from muster.grading.sealing import seal_task
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetPart
+from muster.tasksets.masters import Masters
+from muster.tasksets.sealing import seal_task
 from muster.tasksets.taskset import TaskSet, check_unsealed
 
 

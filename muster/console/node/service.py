@@ -26,18 +26,21 @@ from muster.swarm.launch import ROLES
 
 app = typer.Typer()
 
-ServiceRole = Literal["worker", "validator", "orchestrator", "trainer", "origin"]
+ServiceRole = Literal["worker", "validator", "orchestrator", "trainer", "origin", "explorer"]
 
-KEYLESS: Final = "origin"
-"""Serves weights, and signs nothing: its settings name no key."""
+KEYLESS: Final = ("origin", "explorer")
+"""They serve, and sign nothing: their settings name no key."""
 
 RESTART_SECONDS: Final = 30
 """Pause before a process that failed is started again."""
 
-STOP_SECONDS: Final = {"worker": 20, "validator": 20, "orchestrator": 30, "trainer": 60, "origin": 20}
+STOP_SECONDS: Final = {"worker": 20, "validator": 20, "orchestrator": 30, "trainer": 60, "origin": 20, "explorer": 30}
 """Seconds from SIGTERM until a process is killed. Its journal keeps unfinished work."""
 
-FINAL: Final = {"worker": (3, 78), "validator": (3, 78), "orchestrator": (78,), "trainer": (78,), "origin": (78,)}
+FINAL: Final = {
+    **dict.fromkeys(("worker", "validator"), (3, 78)),
+    **dict.fromkeys(("orchestrator", "trainer", "origin", "explorer"), (78,)),
+}
 """Exit codes after which starting again changes nothing, besides 0: the key was convicted, the settings cannot work."""
 
 LINGER_HINT: Final = (
@@ -66,7 +69,7 @@ async def install(session: Session, role: RoleOption = None, name: NameOption = 
     config = config_of(session)
     _check_path(config)
     role = role or await registered_role(session)
-    if role != KEYLESS:
+    if role not in KEYLESS:
         check_unattended(session)
     unit = unit_name(name or session.settings.name or role)
     text = unit_text(role, unit, config, Path(sys.executable), run=session.settings.run)
@@ -138,7 +141,7 @@ def config_of(session: Session) -> Path:
 
 async def registered_role(session: Session) -> ServiceRole:
     """Return what the key of the settings is registered as. Raises UsageError when the chain does not know."""
-    hint = "add --role worker, validator, orchestrator, trainer or origin"
+    hint = "add --role worker, validator, orchestrator, trainer, origin or explorer"
     try:
         address = await address_of(session, None)
         async with session.chain() as chain:

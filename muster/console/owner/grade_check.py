@@ -16,11 +16,11 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.run_data import RunTasks, fetch_rollouts
 from muster.contracts.runs import CheckpointPublished, WorkCommitted
 from muster.errors import CheckError, MalformedError, MismatchError, NotFoundError, RefusedError, UnreachableError
-from muster.grading.grades import RowGrade, differences, parse_grades
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import check_master, earlier_master, epoch_of, epochs_trained
 from muster.protocol.messages import StepFile
 from muster.rollouts.reader import RolloutReader
+from muster.tasksets.grades import RowGrade, differences, parse_grades
 from muster.verification.checks import grade_rows
 from muster.verification.rules import CommittedWork, Rules
 

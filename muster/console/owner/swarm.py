@@ -48,8 +48,8 @@ class SwarmOptions(Request):
     """Longest prompt of your own tasks; else 256 tokens."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Where an answer to them is cut off; else at twice the largest budget."""
-    port: int = Field(default=0, ge=0, le=65532)
-    """First of four ports to listen on (127.0.0.1); 0 takes free ones."""
+    port: int = Field(default=0, ge=0, le=65531)
+    """First of five ports to listen on (127.0.0.1); 0 takes free ones."""
     folder: Path = DEFAULT_FOLDER
     """Where the swarm keeps everything."""
     keep: bool = False
@@ -70,7 +70,7 @@ class SwarmOptions(Request):
         scenario = own_scenario(SCENARIOS[self.scenario], own, self.model, *lengths)
         return SwarmRequest(
             self.folder.absolute(),
-            Ports(*(range(self.port, self.port + 4) if self.port else free_ports(4))),
+            Ports(*(range(self.port, self.port + 5) if self.port else free_ports(5))),
             scenario.steps if self.steps is None else self.steps,
             self.seed,
             self.workers,
@@ -100,8 +100,8 @@ LASTING: Final = SwarmOptions(steps=1_000_000, port=8545, cheaters=0)
 def demo(session: Session, options: DemoOptions) -> None:
     """Train a model, catch a cheater, pay the honest; ends with a summary and report.html.
 
-    Starts Anvil, deploys, and runs orchestrator, relays, trainer, validators and workers as processes of their own.
-    Exit code 3 when something did not go as it must.
+    Starts Anvil, deploys, and runs orchestrator, explorer, relays, trainer, validators and workers as processes of
+    their own. Exit code 3 when something did not go as it must.
     """
     request = options.plan()
     view = SwarmView(session.stderr)
@@ -115,7 +115,7 @@ def demo(session: Session, options: DemoOptions) -> None:
 
     def show_and_stay(summary: dict[str, Any]) -> None:
         show(summary)
-        session.note(f"the run's page stays open: {request.orchestrator_url}/ (Ctrl-C ends it)")
+        session.note(f"the run's page stays open: {request.local.explorer_url}/ (Ctrl-C ends it)")
 
     after = show_and_stay if options.stay else None
     demo = run_demo(request, view, report=options.report, picture=options.picture, keep=options.keep, stay=after)

@@ -72,9 +72,9 @@ def _is_a_host(value: str) -> str:
     return value
 
 
-def _are_three(value: tuple[int, ...]) -> tuple[int, ...]:
-    if len(set(value)) != 3:
-        raise ValueError("three different ports are needed: chain, orchestrator, weights")
+def _are_four(value: tuple[int, ...]) -> tuple[int, ...]:
+    if not len(value) == len(set(value)) == 4:
+        raise ValueError("four different ports are needed: chain, orchestrator, weights, explorer")
     return value
 
 
@@ -86,7 +86,7 @@ Text = Annotated[str, Field(max_length=4000), AfterValidator(_is_text)]
 Title = Annotated[
     str, Field(max_length=80), AfterValidator(_is_text), AfterValidator(lambda text: " ".join(text.split()))
 ]
-Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], AfterValidator(_are_three)]
+Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], AfterValidator(_are_four)]
 Place = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_is_text)]
 """A path, or a name of what is elsewhere."""
 Model = Annotated[Place, AfterValidator(_is_a_model)]

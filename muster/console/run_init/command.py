@@ -39,8 +39,8 @@ class InitRequest(TypedChoices):
     """Begin a local run again: its chain and states are removed."""
     unmeasured: bool = False
     """Make a public run of a model that muster model check has not seen."""
-    port: int | None = Field(default=None, ge=0, le=65_533)
-    """First of three ports of a local run; 0 takes free ones."""
+    port: int | None = Field(default=None, ge=0, le=65_532)
+    """First of four ports of a local run; 0 takes free ones."""
 
     def choices(self, wallet: Options, known: RunChoices) -> RunChoices:
         """Return what was typed as choices.
@@ -50,7 +50,7 @@ class InitRequest(TypedChoices):
         values = self.model_dump(include=set(TypedChoices.model_fields), exclude_none=True)
         if (first := self.port) is not None:
             kept = known.ports if first == 0 else None
-            values["ports"] = kept or tuple(range(first, first + 3) if first else free_ports(3))
+            values["ports"] = kept or tuple(range(first, first + 4) if first else free_ports(4))
         if wallet.operator is not None:
             path = Path(wallet.operator).expanduser()
             values["operator"] = str(path.absolute()) if path.is_file() else wallet.operator
@@ -73,7 +73,7 @@ async def init(session: Session, request: InitRequest) -> None:
     design = design_of(choices, known_context(choices))
     if request.start and not design.is_local:
         hint = f"muster run init {request.folder} names them"
-        raise UsageError("a public run is started by its three processes", hint=hint)
+        raise UsageError("a public run is started by its four processes", hint=hint)
     if request.restart and not design.is_local:
         raise UsageError("only a local run can begin again", hint="another run begins in another folder")
 

@@ -95,8 +95,8 @@ class RunDesign:
     case_fee: int
     jury_deposit: int
     """Money in token wei."""
-    ports: tuple[int, int, int]
-    """Of a local run's own chain, of the orchestrator, of the weights."""
+    ports: tuple[int, int, int, int]
+    """Of a local run's own chain, of the orchestrator, of the weights, of the explorer."""
     network: Network = "local"
     title: str = ""
     about: str = ""
@@ -135,6 +135,10 @@ class RunDesign:
     @property
     def weights_url(self) -> str:
         return f"http://{self.host}:{self.ports[2]}"
+
+    @property
+    def explorer_url(self) -> str:
+        return f"http://{self.host}:{self.ports[3]}"
 
 
 def families_of(tasks: str) -> tuple[str, ...]:
@@ -194,7 +198,7 @@ def design_of(choices: RunChoices, context: int | None) -> RunDesign:
         "accepts_required": defaults["accepts_required"],
         "look_rows": rows,
         "wage_bps": fair_wage(rows, group * groups),
-        "ports": (8545, 8546, 8547) if local else (8545, 8600, 8700),
+        "ports": (8545, 8546, 8547, 8548) if local else (8545, 8600, 8700, 8800),
     }
     chosen = choices.model_dump(exclude_none=True, exclude={"pay", "stake", "operator", "password_file"})
     return RunDesign(**{**decided, **chosen, **_money(choices, hourly, defaults)})

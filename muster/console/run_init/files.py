@@ -1,4 +1,4 @@
-"""The settings files of an owner's three processes, and the README that says what each file is. Pure: texts."""
+"""The settings files of an owner's four processes, and the README that says what each file is. Pure: texts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from muster.settings.toml import to_toml
 from muster.swarm.plan import LASTING_DEMAND, LASTING_KEPT_HOURS
 from muster.swarm.scenarios import FETCHED_TRAINER, OWN_EVAL_TASKS
 
-SERVICES: Final = ("orchestrator", "weights", "trainer")
+SERVICES: Final = ("orchestrator", "weights", "explorer", "trainer")
 """Names of the settings files."""
 
 HEAD: Final = {
     "orchestrator": "muster orchestrator run --config orchestrator.toml",
     "weights": "muster weights serve --config weights.toml",
+    "explorer": "muster explorer --config explorer.toml",
     "trainer": "muster trainer run --config trainer.toml",
 }
 """What is started with each."""
@@ -57,6 +58,7 @@ def owner_settings(design: RunDesign, name: str, run: int, model: Path, base: Pa
                 "orchestrator.port": design.ports[1],
                 "orchestrator.title": design.title,
                 "orchestrator.about": design.about,
+                "orchestrator.explorer_url": design.explorer_url,
                 "orchestrator.run_folder": "run",
                 "orchestrator.batch_groups": design.batch_groups,
                 **local,
@@ -68,6 +70,12 @@ def owner_settings(design: RunDesign, name: str, run: int, model: Path, base: Pa
                 "shardcast.dir": "weights",
                 "shardcast.host": listens,
                 "shardcast.port": design.ports[2],
+            }
+        case "explorer":
+            own = {
+                "orchestrator.url": design.orchestrator_url,
+                "explorer.host": listens,
+                "explorer.port": design.ports[3],
             }
         case _:
             own = {
@@ -113,8 +121,9 @@ def settings_text(name: str, values: Mapping[str, object]) -> str:
 
 README_FILES: Final = f"""  choices.toml          what you chose; edit it, or type options, until the run is on chain
   run.toml              the terms of the run, which can never be changed once it is on chain
-  orchestrator.toml     settings of the orchestrator, which serves the run's page and files
+  orchestrator.toml     settings of the orchestrator, which keeps the run's files and log
   weights.toml          settings of the server of weights
+  explorer.toml         settings of the explorer, which serves the run's page
   trainer.toml          settings of the trainer
   keys/{OWNER}.*          the cold key: it owns the run and its escrow. Keep a copy elsewhere, and not where you serve
   keys/{TRAINER}.*        publishes checkpoints; pays gas for each

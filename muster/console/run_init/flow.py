@@ -209,7 +209,7 @@ class RunInit:
         return RunOnDisk(self.folder.path, model, has_calibration, ("--operator", self.choices.operator, *password))
 
     def write_settings(self) -> None:
-        """Write the three settings files, and the README once there are terms; files that were edited are left."""
+        """Write the four settings files, and the README once there are terms; files that were edited are left."""
         run, model = self.folder.progress.run, model_folder(self.folder, self.design)
         texts = {
             self.folder.settings(name): settings_text(
@@ -264,7 +264,7 @@ class RunInit:
             "run": self.folder.progress.run or None,
             "funded": Tokens(self.folder.progress.funded),
             "wages": Tokens(self.folder.progress.wages),
-            "page": f"{self.design.orchestrator_url}/",
+            "page": f"{self.design.explorer_url}/",
             "terms": str(self.folder.terms),
             "edited": self.edited,
             "economics": economics(self.design, self.agreed),
@@ -293,14 +293,15 @@ class RunInit:
                 hint=f"a trial needs --validators {OPEN} or {OWNER_ADMITS}",
             )
         signer = await owner.owner_signer(folder, self.choices, design.chain_id)
-        names = {"orchestrator": "orchestrator", "origin": "weights", "trainer": "trainer"}
+        names = {"orchestrator": "orchestrator", "origin": "weights", "explorer": "explorer", "trainer": "trainer"}
         own_chain = {} if design.rpc_url else {"chain": design.ports[0]}
         local = TrialRun(
             folder=folder.path,
             chain=owner.chain_settings(folder),
             orchestrator_url=design.orchestrator_url,
+            explorer_url=design.explorer_url,
             nodes=participants(VALIDATORS, design.local_workers),
-            ports={**own_chain, "orchestrator": design.ports[1], "origin": design.ports[2]},
+            ports=own_chain | dict(zip(("orchestrator", "origin", "explorer"), design.ports[1:], strict=True)),
             validator={} if design.model == NEW_MODEL else LARGE_MODEL_VALIDATOR,
             saved=folder.chain,
             services={role: folder.settings(name) for role, name in names.items()},
@@ -310,7 +311,7 @@ class RunInit:
         def started(run: int) -> None:
             progress = folder.progress
             status = ChainStatus(run=run, funded=progress.funded, wages=progress.wages, deployed=True)
-            page = f"run {run} is running: {design.orchestrator_url}/"
+            page = f"run {run} is running: {design.explorer_url}/"
             self.session.result(self.document(status), page)
             sys.stdout.flush()
 

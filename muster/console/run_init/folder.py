@@ -3,8 +3,9 @@
     README.txt            what each file is, and the long way for this run
     choices.toml          what the owner chose
     run.toml              the terms
-    orchestrator.toml     settings of the three processes, each with its own key
+    orchestrator.toml     settings of the four processes; those that sign have keys of their own
     weights.toml
+    explorer.toml
     trainer.toml
     addresses.json        where the contracts are, once they are deployed
     keys/                 NAME.json and NAME.password of every key, mode 0600
@@ -91,7 +92,7 @@ class RunFolder:
         self._progress = self.state / "init.json"
 
     def settings(self, name: str) -> Path:
-        """Return the settings file of a process: orchestrator, weights, trainer."""
+        """Return the settings file of a process: orchestrator, weights, explorer, trainer."""
         return self.path / f"{name}.toml"
 
     def key(self, name: str) -> Path:

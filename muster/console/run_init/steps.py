@@ -131,7 +131,7 @@ def owner_steps(
         *_service_steps(),
         OwnerStep(
             "Tell volunteers",
-            note=f"the run's page is {design.orchestrator_url}/; volunteers join with muster up "
+            note=f"the run's page is {design.explorer_url}/; volunteers join with muster up "
             f"{design.orchestrator_url}. A run takes work once four validators of different operators have joined.",
         ),
     ]
@@ -146,13 +146,14 @@ def _wages_step(money: RunMoney, status: ChainStatus, run: str, sends: Sequence[
 
 
 def _service_steps() -> list[OwnerStep]:
-    """Return the steps that start the three processes: by hand, or as services."""
+    """Return the steps that start the four processes: by hand, or as services."""
     return [
         OwnerStep(
-            "Serve and train: three processes, in this order",
+            "Serve and train: four processes, in this order",
             (
                 _typed("orchestrator", "run", "--config", "orchestrator.toml"),
                 _typed("weights", "serve", "--config", "weights.toml"),
+                _typed("explorer", "--config", "explorer.toml"),
                 _typed("trainer", "run", "--config", "trainer.toml"),
             ),
             note="each in a terminal; or as services that start again by themselves, as below",
@@ -162,6 +163,7 @@ def _service_steps() -> list[OwnerStep]:
             (
                 _typed("service", "install", "--role", "orchestrator", "--config", "orchestrator.toml"),
                 _typed("service", "install", "--role", "origin", "--name", "weights", "--config", "weights.toml"),
+                _typed("service", "install", "--role", "explorer", "--config", "explorer.toml"),
                 _typed("service", "install", "--role", "trainer", "--config", "trainer.toml"),
             ),
         ),

@@ -117,7 +117,7 @@ def seal(
     from muster.authoring.tasks.sealing import seal_set
     from muster.chain.keys import refuse_existing
     from muster.chain.masters_file import write_masters
-    from muster.grading.masters import Masters
+    from muster.tasksets.masters import Masters
 
     if out.resolve() == tasks.resolve():
         raise UsageError("OUT is TASKS: the references would be gone", hint="name another folder to write")

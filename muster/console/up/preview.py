@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.chain.client import Chain
+from muster.clients.explorer import ExplorerClient
 from muster.console.node.nodes import Joining
 from muster.console.node.status import validator_income
 from muster.console.owner.show import admits
@@ -12,22 +13,29 @@ from muster.console.up.steps import NodeFacts, SetupSteps
 from muster.constants import BASIS_POINTS, CHAIN_ANVIL
 from muster.contracts import registry, runs
 from muster.contracts.registry import Role
-from muster.errors import MusterError
+from muster.errors import CheckError, MusterError
 from muster.protocol.announcements import DayEarnings
 from muster.protocol.hashes import hex_hash
 from muster.runtime.printable import printable
 from muster.runtime.units import Duration, Ether, Tokens
+from muster.shardcast.fetch.connection import url_problem
 
 MAX_AMOUNT = 1 << 96
 """Token wei; who says more is wrong."""
+EXPLORER_SECONDS = 5.0
+"""Longest wait for an explorer, which nobody needs."""
 
 
 async def fetch_earnings(session: Session, chain: Chain, run: int) -> DayEarnings | None:
-    """Return what workers of the run made in the last day; None where that is not known."""
+    """Return what workers of the run made in the last day, by its explorer; None where that is not known."""
     try:
         async with session.orchestrator(chain) as client:
-            return await client.earnings(run)
-    except MusterError as error:
+            url = (await client.run_info(run)).explorer
+        if url_problem(url):
+            raise CheckError("the run names no explorer")
+        async with ExplorerClient.at(url, chain, timeout=EXPLORER_SECONDS) as explorer:
+            return await explorer.earnings(run)
+    except (MusterError, ValueError) as error:  # ValueError: a host name that no name can be
         session.note(f"what workers earn is not known: {printable(str(error))}")
         return None
 
@@ -82,7 +90,7 @@ def earnings_sentence(earnings: DayEarnings | None) -> str:
         return "what workers earn is not known yet"
     low, median, high = earnings.low, earnings.median, earnings.high
     if not 0 <= low <= median <= high < MAX_AMOUNT:
-        return "what workers earn is not known: the orchestrator's numbers cannot be"
+        return "what workers earn is not known: the explorer's numbers cannot be"
     who = f"{earnings.workers} active worker{'s' if earnings.workers > 1 else ''}"
     if earnings.estimated:
         each = f"{Tokens(median)} each (the median); half of them {Tokens(low)} to {Tokens(high)}"

@@ -23,10 +23,10 @@ from typing import Any, BinaryIO, Final
 from uvicorn.server import ServerState
 
 from muster.errors import ConfigError, MusterError
-from muster.protocol.messages import Problem
 from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable
 from muster.runtime.http_limits import BoundedProtocol, ConnectionLimits, bounded_config
+from muster.runtime.problem_document import Problem
 from muster.shardcast.fetch.rate_limit import TokenBucket
 from muster.shardcast.format.manifest import MANIFEST_NAME, name_problem
 

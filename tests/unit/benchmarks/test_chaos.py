@@ -117,6 +117,7 @@ TRUTH = Truth(
     verdicts=frozenset({(JUDGE, NODE, 0, ROOT)}),
     commitments=[(NODE, 0, ROOT)],
     served=frozenset({(NODE, 0, ROOT)}),
+    shown=frozenset({(NODE, 0, ROOT)}),
     settled={NODE: 1},
     due={NODE: 0},
     roots={0: "0xC0"},
@@ -136,7 +137,7 @@ def test_clean_history_has_no_violations() -> None:
     ("event", "changes"),
     [
         (0, {"files": frozenset()}),
-        (1, {"commitments": [], "served": frozenset()}),
+        (1, {"commitments": [], "served": frozenset(), "shown": frozenset()}),
         (2, {"verdicts": frozenset()}),
         (3, {"roots": {0: "0xC1"}}),
         (4, {"settled": {NODE: 0}}),
@@ -157,7 +158,8 @@ def test_planted_lost_write_is_found(event: int, changes: dict[str, Any]) -> Non
     ],
 )
 def test_planted_double_commitment_is_found(events: list[Event], changes: dict[str, Any]) -> None:
-    found = check([*CLEAN, *events], replace(TRUTH, served=frozenset(changes["commitments"]), **changes))
+    seen = frozenset(changes["commitments"])
+    found = check([*CLEAN, *events], replace(TRUTH, served=seen, shown=seen, **changes))
     roots = ", ".join(sorted({root for _, _, root in changes["commitments"]}))
     assert found == [Violation(DOUBLE, f"{NODE} index 0: {roots}")]
 
@@ -176,15 +178,17 @@ def test_planted_skipped_claim_wrong_book_and_stuck_trainer_are_found() -> None:
 
 def test_reorg_may_take_a_commitment_that_is_reported_gone_with_its_verdict() -> None:
     """Its index gets another root then; without the report both would be promised."""
-    moved = replace(TRUTH, commitments=[(NODE, 0, OTHER)], served=frozenset({(NODE, 0, OTHER)}), verdicts=frozenset())
+    there = frozenset({(NODE, 0, OTHER)})
+    moved = replace(TRUTH, commitments=[*there], served=there, shown=there, verdicts=frozenset())
     assert check([*CLEAN, commit(operation=GONE), commit(OTHER)], moved) == []
     assert {found.kind for found in check([*CLEAN, commit(OTHER)], moved)} == {LOST, DOUBLE}
     assert unkept([*CLEAN, commit(OTHER)], {(NODE, 0, OTHER)}) == [CLEAN[1]]
 
 
-def test_orchestrator_that_differs_from_the_chain_a_crash_and_slow_healing_are_found() -> None:
+@pytest.mark.parametrize("view", ["served", "shown"])
+def test_a_service_that_differs_from_the_chain_a_crash_and_slow_healing_are_found(view: str) -> None:
     crashed = ok(CRASHED, "faults", process="w1", status=1, said="Traceback")
-    truth = replace(TRUTH, served=frozenset({(NODE, 1, ROOT)}), unhealed=("claims",))
+    truth = replace(TRUTH, **{view: frozenset({(NODE, 1, ROOT)})}, unhealed=("claims",))
     assert [found.kind for found in check([*CLEAN, crashed], truth)] == [VIEW, VIEW, CRASH, UNHEALED]
 
 

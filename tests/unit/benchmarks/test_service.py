@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import pytest
 
-from benchmarks import service_chain, service_members
+from benchmarks import service_chain, service_explorer, service_members
 from benchmarks.service import Round, allowed_share, hostile_figures, largest
 from benchmarks.service_load import tag_of
 from benchmarks.service_members import Counts, Wakes, demand_target
@@ -108,3 +109,8 @@ def test_a_members_second_question_is_one_that_is_held() -> None:
 def test_a_chain_is_followed_from_empty_and_back_over_a_reorg() -> None:
     rate, seconds = service_chain.measure("sqlite", 100)
     assert rate > 0 < seconds
+
+
+def test_an_explorer_reads_a_run_from_empty() -> None:
+    rate, events = asyncio.run(service_explorer.catch_up(100))
+    assert (rate > 0, events) == (True, 4 + service_chain.WORKERS + 2 * 100 + 7)

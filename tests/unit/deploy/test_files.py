@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from explorer import app as explorer
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
 from muster.settings.schema import Settings
 from muster.settings.sources import load_settings
 from muster.tasksets.contribution_pack import MAX_PACK_BYTES
+from orchestrator import app as orchestrator
 from orchestrator.admission import CHECK
 from orchestrator.auth import HEADER_BUFFERING, HEADER_METHOD, HEADER_TARGET
+from orchestrator.elsewhere import shown_elsewhere
 from testbed.paths import ROOT
 from testbed.suite.sources import PRODUCTION
 
@@ -56,7 +60,7 @@ def settings_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def test_rules_and_dashboard_name_metrics_of_the_code() -> None:
     named = {name for expression in expressions() for name in METRIC.findall(expression)}
-    assert len(named) > 20
+    assert len(named) >= 20
     assert named - exposed_metrics() == set()
 
 
@@ -72,19 +76,41 @@ def test_settings_of_the_compose_file_load(name: str, monkeypatch: pytest.Monkey
         assert source in COMPOSE["volumes"] or source.startswith(("./run", "./model")) or (DEPLOY / source).exists()
 
 
-def test_nginx_passes_on_to_the_orchestrators(monkeypatch: pytest.MonkeyPatch) -> None:
-    ports = []
+def test_nginx_passes_on_to_orchestrators_and_explorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports, shown = [], settings_of("explorer", monkeypatch)
     for name in ("orchestrator-1", "orchestrator-2"):
         settings = settings_of(name, monkeypatch)
         ports.append((settings.orchestrator.port, settings.orchestrator.public_port))
         assert settings.orchestrator.trusted_proxies == ["127.0.0.1"]
+        assert settings.orchestrator.explorer_url == settings.orchestrator.url == shown.orchestrator.url
         assert COMPOSE["services"][name]["network_mode"] == "service:nginx"
+    assert shown.explorer.trusted_proxies == ["127.0.0.1"]
+    assert COMPOSE["services"]["explorer"]["network_mode"] == "service:nginx"
     (members, public), (others_members, others_public) = ports
     found = [int(port) for port in re.findall(r"^ +server 127\.0\.0\.1:(\d+)", NGINX, re.MULTILINE)]
-    assert found == [members, others_members, others_public, public], "each listener's own process first"
+    ours = [members, others_members, others_public, public]
+    assert found == [*ours, shown.explorer.port], "each listener's own process first"
     weights = str(settings_of("trainer", monkeypatch).shardcast.dir)
     assert f"alias {weights}/" in NGINX
     assert f"weights:{weights}:ro" in COMPOSE["services"]["nginx"]["volumes"]
+
+
+def paths_of(routes: list[Any]) -> set[str]:
+    """Return a path for each route that is read, with something in the place of its parameters."""
+    return {re.sub(r"{[^}]*}", "7", one.path) for one in routes if "GET" in one.methods}
+
+
+def test_nginx_sends_to_the_explorer_what_the_orchestrators_have_elsewhere() -> None:
+    """Both processes have the addresses about the service: nginx asks the orchestrators."""
+    none: Any = SimpleNamespace()
+    elsewhere = paths_of(shown_elsewhere.routes)
+    own = paths_of(orchestrator.create_app(none).routes) - elsewhere
+    shown = paths_of(explorer.create_app(none).routes)
+    patterns = re.findall(r'"~(\^\(GET\|HEAD\):[^"]+)" +muster_explorer;', NGINX)
+    sent = {path for path in own | elsewhere | shown if any(re.search(one, f"GET:{path}") for one in patterns)}
+    assert len(patterns) == 5
+    assert sent == elsewhere | shown - own
+    assert shown & own == {"/healthz", "/readyz", "/version", "/openapi.json", "/metrics", "/v1/join"}
 
 
 def test_nginx_lets_the_largest_bodies_pass() -> None:

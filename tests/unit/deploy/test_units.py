@@ -51,7 +51,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stderr
 
-    assert len(units) == len(UNITS) == 5
+    assert len(units) == len(UNITS) == 6
     assert analyze("verify", *units) == ""
     # Ten times the exposure: 9.6 without any of this, 3 for what serves, 5 for what starts programs or uses a GPU.
     analyze("security", "--offline=yes", "--threshold=53", *units)
@@ -67,12 +67,13 @@ def test_units_agree_with_installed_services(unit: Path, tmp_path: Path, monkeyp
     assert (int(own["TimeoutStopSec"]), int(own.get("Nice", 0))) == (STOP_SECONDS[same], ROLES[role].nice)
     assert (common["Restart"], int(common["RestartSec"])) == ("on-failure", RESTART_SECONDS)
     assert section(unit, "Install")["WantedBy"] == "multi-user.target"
-    assert own.get("LoadCredential") == (None if role == "relay" else f"password:/etc/muster/{role}.password")
+    keyless = role in ("explorer", "relay")
+    assert own.get("LoadCredential") == (None if keyless else f"password:/etc/muster/{role}.password")
     for line in unit.read_text().replace("%d", "/run/credentials").replace("%i", "8601").splitlines():
         for pair in line.removeprefix("Environment=").split() if line.startswith("Environment=") else ():
             monkeypatch.setenv(*pair.split("=", 1))
     settings = load_settings(None)
-    if role != "relay":
+    if not keyless:
         assert settings.keys.password_file == Path("/run/credentials/password")
     ports = settings.orchestrator.port, settings.orchestrator.public_port
     assert ports == ((8601, 18601) if role == "orchestrator" else (8600, 0))

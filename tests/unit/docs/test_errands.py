@@ -25,7 +25,7 @@ from testbed.waiting import BOUND
 from tests.unit.docs.errands.changes import ENVIRONMENT, LOSS, PANEL, Errand
 from tests.unit.docs.pages import first_cells, label, read, section, ticked
 
-COPIED = ("docs", "muster", "orchestrator", "scripts", "testbed", "trainer")
+COPIED = ("docs", "explorer", "muster", "orchestrator", "scripts", "testbed", "trainer")
 FILE = re.compile(r"[\w<>-]+(?:/[\w.<>-]+)+")
 PROGRAMS = ROOT / "tests" / "unit" / "docs" / "errands"
 BUILD_SECONDS = 900

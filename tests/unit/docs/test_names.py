@@ -58,8 +58,10 @@ def test_every_function_of_the_contracts_on_a_page_exists() -> None:
 
 def test_every_log_line_of_the_troubleshooting_page_is_in_the_code() -> None:
     texts = {text for module in sources(PRODUCTION) for text in module.texts}
-    titles = ("Log lines of a worker", "Log lines of a validator", "Log lines of an orchestrator or trainer")
-    events = [event for title in titles for event in first_cells(section("use/troubleshooting.md", title))]
+    kinds = ("a worker", "a validator", "an explorer", "an orchestrator or trainer")
+    events = [
+        event for kind in kinds for event in first_cells(section("use/troubleshooting.md", f"Log lines of {kind}"))
+    ]
     assert len(events) > 15
     assert [event for event in events if event not in texts] == []
 

@@ -10,17 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 
-from explorer.routes import documents, pages
 from muster.ledger.database import LANE
 from muster.protocol.requests import HEADER_SIGNATURE
 from muster.runtime.connection_table import ConnectionTable, Owner
+from muster.runtime.slots import Slots
 from orchestrator import admission
-from orchestrator.admission import ALWAYS, Admission, Listener, Slots
-from orchestrator.app import about, contributed, files, judgements, runs
+from orchestrator.admission import ALWAYS, Admission, Listener
+from orchestrator.app import contributed, documents_log, runs
 
 LISTENERS: tuple[Listener, ...] = ("members", "public")
 TRAINER, MEMBER = Owner("0xtrainer", is_trainer=True), Owner("0xmember", is_trainer=False)
@@ -29,54 +28,6 @@ TRAINER, MEMBER = Owner("0xtrainer", is_trainer=True), Owner("0xmember", is_trai
 async def until_waiting() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
-
-
-async def test_places_are_handed_on_address_by_address() -> None:
-    slots = Slots(2, 8)
-    order: list[str] = []
-
-    async def use(party: str) -> None:
-        assert await slots.acquire(party)
-        order.append(party)
-
-    assert await slots.acquire("a")
-    waiting = [asyncio.create_task(use(party)) for party in ("a", "a", "a", "b", "c")]
-    await until_waiting()
-    assert order == ["b"], "one address gets at most half of the slots"
-    for freed, expected in (("b", "c"), ("a", "a"), ("c", ""), ("a", "a"), ("a", "a")):
-        slots.release(freed)
-        await until_waiting()
-        assert order[-1] == (expected or order[-1])
-    await asyncio.gather(*waiting)
-    assert order == ["b", "c", "a", "a", "a"]
-
-
-async def test_a_queue_has_a_bound_and_one_address_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "WAIT_SECONDS", 0.3)
-    slots = Slots(2, 4)
-    assert await slots.acquire("a")
-    assert await slots.acquire("b")
-    waiting = [asyncio.create_task(slots.acquire("a")) for _ in range(2)]
-    await until_waiting()
-    assert not await slots.acquire("a"), "one address gets at most half of the queue"
-    waiting += [asyncio.create_task(slots.acquire(party)) for party in ("b", "c")]
-    await until_waiting()
-    assert not await slots.acquire("d"), "the queue is full"
-    assert await asyncio.gather(*waiting) == [False] * 4, "every wait has a bound"
-    slots.release("a")
-    assert await slots.acquire("d")
-
-
-async def test_cancelled_waiter_gives_its_place_back() -> None:
-    slots = Slots(1, 8)
-    assert await slots.acquire("a")
-    gone = asyncio.create_task(slots.acquire("b"))
-    await until_waiting()
-    slots.release("a")  # the slot passes to b, which is cancelled before it runs
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
-    assert await slots.acquire("c")
 
 
 class Connection(SimpleNamespace):
@@ -181,56 +132,6 @@ async def test_a_signature_makes_the_connection_a_members() -> None:
     assert connection.owner == MEMBER
 
 
-async def test_page_requests_take_no_place_from_work() -> None:
-    """Members share the places of the page with strangers: pages may wait, work may not."""
-    crowd = Crowd()
-    looking = asyncio.create_task(crowd.request("/leaderboard", crowd.connection("a")))
-    await until_waiting()
-    for path, owner in (("/", None), ("/v1/runs/7/series", MEMBER), ("/rollouts/0xaa", MEMBER)):
-        start, _ = await crowd.request(path, crowd.connection("b", owner=owner))
-        assert start["status"] == 503
-    others = [
-        asyncio.create_task(crowd.request(path, crowd.connection("b", owner=owner)))
-        for path, owner in (("/v1/join", None), ("/v1/runs/7/demand", MEMBER), ("/v1/files/0xaa", None))
-    ]
-    await until_waiting()
-    crowd.go.set()
-    await asyncio.gather(looking, *others)
-    assert sorted(crowd.answered) == ["/leaderboard", "/v1/files/0xaa", "/v1/join", "/v1/runs/7/demand"]
-
-
-def test_page_pattern_matches_exactly_the_page_routes() -> None:
-    def paths(*routers: APIRouter) -> list[str]:
-        routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-        return [re.sub("{[^}]*}", "7", route.path) for route in routes if "GET" in route.methods]
-
-    looked_at = {path for path in paths(pages, documents) if not admission.LIVE.fullmatch(path)}
-    assert len(looked_at) > 25
-    assert {path for path in looked_at if not admission.PAGE.fullmatch(path)} == set()
-    assert [path for path in paths(about, files, judgements, runs, contributed) if admission.PAGE.fullmatch(path)] == []
-
-
-async def test_watchers_have_separate_slots_and_no_queue() -> None:
-    crowd = Crowd()
-    four = Admission(crowd.admission, crowd.recognise, crowd.table, 4).slots_by_kind["watcher"]
-    crowd.admission.slots_by_kind["watcher"] = four
-    watching = [asyncio.create_task(crowd.request("/v1/runs/7/live", crowd.connection(name))) for name in "aab"]
-    await until_waiting()
-    for name in ("a", "a"):
-        start, _ = await crowd.request("/v1/runs/7/live", crowd.connection(name))
-        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1"), (
-            "one address gets at most half of them"
-        )
-    watching.append(asyncio.create_task(crowd.request("/v1/runs/7/live", crowd.connection(owner=MEMBER))))
-    await until_waiting()
-    assert (await crowd.request("/v1/runs/7/live", crowd.connection("c")))[0]["status"] == 503, "there are four"
-    asking = asyncio.create_task(crowd.request("/other", crowd.connection("a")))
-    await until_waiting()
-    crowd.go.set()
-    await asyncio.gather(asking, *watching)
-    assert crowd.answered == ["/v1/runs/7/live"] * 4 + ["/other"]
-
-
 class Board:
     """Notes what is held."""
 
@@ -272,12 +173,6 @@ async def test_held_questions_take_slots_of_their_own_and_beyond_these_are_answe
     assert ask()[1]
 
 
-@pytest.mark.parametrize(("path", "kind"), [("/v1/runs/7/live", "watcher"), ("/v1/runs/7/lives", "stranger")])
-async def test_path_decides_who_is_a_watcher(path: str, kind: str) -> None:
-    crowd = Crowd()
-    assert await crowd.admission.party(scope_of(crowd.connection("a")) | {"path": path}) == (kind, "a")
-
-
 async def test_slow_uploads_take_no_slot_from_other_requests_of_members() -> None:
     crowd = Crowd()
     upload = scope_of(crowd.connection(owner=MEMBER)) | {"method": "PUT", "path": "/v1/files/0xaa"}
@@ -294,7 +189,7 @@ async def test_one_list_is_made_at_a_time_signed_or_not_and_the_trainer_does_not
     crowd = Crowd()
     crowd.admission.slots_by_kind |= {kind: Slots(8, 8, share=1.0) for kind in ("member", "stranger", "trainer")}
     crowd.admission.slots_by_kind["list"] = Slots(1, 32, share=1 / 4)
-    paths = (LISTED, "/v1/runs/7/events", "/v1/runs/7/environments")
+    paths = (LISTED, "/v1/runs/7/looks/5", "/v1/runs/7/environments")
     asked = [(path, owner, "a") for path in paths for owner in (None, MEMBER)]
     lists = [
         asyncio.create_task(crowd.request(path, crowd.connection(address, owner))) for path, owner, address in asked
@@ -332,9 +227,8 @@ async def test_a_list_on_its_way_to_a_slow_reader_holds_up_no_other() -> None:
 
 
 def test_lists_are_what_is_read_by_a_cursor() -> None:
-    reads = [
-        route for route in contributed.routes + runs.routes if isinstance(route, APIRoute) and "GET" in route.methods
-    ]
+    routes = contributed.routes + documents_log.routes + runs.routes
+    reads = [route for route in routes if isinstance(route, APIRoute) and "GET" in route.methods]
     by_cursor = {route.path for route in reads if any(one.name == "after" for one in route.dependant.query_params)}
     listed = {route.path for route in reads if admission.LISTS.fullmatch(re.sub("{[^}]*}", "7", route.path))}
     assert listed == by_cursor
@@ -345,7 +239,7 @@ async def test_a_path_takes_its_kind_of_slot_however_a_route_reads_it(written: s
     """A route takes its number in each of these forms."""
     crowd = Crowd()
     crowd.go.set()
-    for kind, path in (("list", "log"), ("list", "looks/7"), ("watcher", "live"), ("viewer", "nodes/0x")):
+    for kind, path in (("list", "log"), ("list", "looks/7"), ("stranger", "nodes/0x")):
         assert crowd.admission.slots_by_kind[kind].take("b")
         sent = await crowd.request(written.format(path), crowd.connection())
         assert [one["status"] for one in sent[:1]] == [503], path
@@ -362,13 +256,6 @@ async def test_a_proxys_question_takes_a_slot_of_its_own_and_recognises_nobody()
     scope = scope_of(connection, muster_signature="0x", x_forwarded_for="203.0.113.1") | {"path": admission.CHECK}
     assert await crowd.admission.party(scope) == ("check", "203.0.113.1")
     assert admission.listener_of(scope) == "members"
-
-
-async def test_watchers_never_hold_more_than_half_of_the_connections() -> None:
-    crowd = Crowd()
-    slots = Admission(crowd.admission, crowd.recognise, ConnectionTable(10), 1000).slots_by_kind["watcher"]
-    taken = [await slots.acquire(f"address {number}") for number in range(7)]
-    assert taken == [True] * 5 + [False] * 2
 
 
 async def test_behind_a_trusted_proxy_requests_count_and_not_connections() -> None:

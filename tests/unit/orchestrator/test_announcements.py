@@ -16,7 +16,7 @@ from muster.errors import RefusedError
 from muster.ledger.database import Database
 from muster.ledger.queries import NodeRecord
 from muster.ledger.run_facts import ChainState
-from muster.ledger.tables import checkpoints, events, machines, node_names, nodes, scores
+from muster.ledger.tables import checkpoints, entries, machines, nodes
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import content_hash
@@ -119,12 +119,12 @@ async def test_a_node_is_named_once_a_minute_and_by_later_names_only(
     for old in (first, name("third", clock.now - 60), name("third", START)):
         with pytest.raises(RefusedError, match=r"^another name about the same is known, as late or later$"):
             await said.documents.take("name", old)
-    assert await rows(database, node_names, "node", "name", "named") == [(NODE.address, "second", int(START + 60))]
     assert await said.documents.take("name", name("", clock.now))
-    assert await rows(database, node_names, "name") == [("",)]
-    recorded = [json.loads(data) for (data,) in await rows(database, events, "data")]
-    assert recorded == [{"node": NODE.address, "name": text} for text in ("first", "second", "")]
-    assert {kind for (kind,) in await rows(database, events, "kind")} == {"named"}
+    taken = await rows(database, entries, "kind", "key", "received", "text")
+    assert {(kind, key) for kind, key, _, _ in taken} == {("name", NODE.address)}
+    assert [(received, json.loads(text)["name"]) for _, _, received, text in taken] == [
+        (START, "first"), (START + 60, "second"), (START + 120, ""),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def test_names_that_are_refused(
     with pytest.raises(RefusedError, match=f"^{reason}") as caught:
         await said.documents.take("name", announced)
     assert caught.value.status == status
-    assert await rows(database, node_names, "name") == []
+    assert await rows(database, entries, "text") == []
     assert await said.documents.segments.firsts() == []
 
 
@@ -179,7 +179,7 @@ async def test_a_report_is_cleaned_and_the_last_one_counts(
     clock.now += 120
     await said.receive_machine(caller(b"3", role="validator"), RUN, report())
     assert await rows(database, machines, "tokens_per_second") == [(0.0,)]
-    assert await rows(database, events, "kind") == []
+    assert await rows(database, entries, "kind") == [], "it is no part of the log"
 
 
 async def test_only_active_nodes_report_a_machine(said: Announcements) -> None:
@@ -208,15 +208,10 @@ async def test_scores_of_the_trainer_and_the_owner_are_kept_the_latest_counts(
             await said.documents.take("score", old)
     assert await said.documents.take("score", score(0.625, key=OWNER, measured=int(START) + 1))
     assert await said.documents.take("score", score(0.25, benchmark="aime24"))
-    columns = ("step", "benchmark", "score", "measured")
-    assert await rows(database, scores, *columns) == [
-        (3, "aime24", 0.25, int(START)),
-        (3, "gsm8k", 0.625, int(START) + 1),
-    ]
-    [kind] = {kind for (kind,) in await rows(database, events, "kind")}
-    recorded = [json.loads(data) for (data,) in await rows(database, events, "data")]
-    assert kind == "scored"
-    assert recorded[1] == {"step": 3, "benchmark": "gsm8k", "score": 0.625, "low": 0.25, "high": 0.75}
+    taken = await rows(database, entries, "kind", "key", "text")
+    assert [(kind, key, json.loads(text)["score"]) for kind, key, text in taken] == [
+        ("score", "3:gsm8k", 0.5), ("score", "3:gsm8k", 0.625), ("score", "3:aime24", 0.25),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -240,7 +235,7 @@ async def test_scores_that_are_refused(
     with pytest.raises(RefusedError, match=f"^{reason}") as caught:
         await said.documents.take("score", announced)
     assert caught.value.status == status
-    assert await rows(database, scores, "score") == []
+    assert await rows(database, entries, "text") == []
     assert await said.documents.segments.firsts() == []
 
 

@@ -21,7 +21,7 @@ from muster.protocol.messages import CallAnswer, CallQuestion, LookList, Validat
 from orchestrator.auth import Caller
 from orchestrator.calls import Calls
 from orchestrator.shown import ShownDocuments
-from testbed.runs.recorded_run import HOUR, RUN, SampleRun, address, hash_of
+from testbed.runs.recorded_run import HOUR, RUN, ServedSample, address, hash_of
 from testbed.samples.messages import request_of, verdict_of
 
 NAMES = ("vera", "viktor", "violet", "vince")
@@ -30,7 +30,7 @@ NAMES = ("vera", "viktor", "violet", "vince")
 class Follower:
     """A follower that knows all blocks below `head_number`, and the chain that it follows."""
 
-    def __init__(self, run: SampleRun) -> None:
+    def __init__(self, run: ServedSample) -> None:
         self.run, self.chain, self.head_number, self.fork = run, self, 1 << 40, b""
 
     async def next_poll(self) -> None:
@@ -46,7 +46,7 @@ class Follower:
         return hashlib.sha256(self.fork + number.to_bytes(8, "big")).digest()
 
 
-class CalledRun(SampleRun):
+class CalledRun(ServedSample):
     """Four validators, of whom two are called to each commitment of wanda."""
 
     def __init__(self, database: Database, folder: Path) -> None:

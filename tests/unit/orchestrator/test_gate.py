@@ -32,7 +32,7 @@ class Gates:
 
     def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
         self.counts: dict[str, int] = {}
-        self.queries = Queries(database, 1, terms_of(), keys_of(OTHER.address), batch_groups=8, demand_batches=2)
+        self.queries = Queries(database, 1, terms_of(), keys_of(OTHER.address), groups_wanted=16)
         self.polls: list[Callable[[], Any]] = []
         self.gate = Gate(HERE, "http://here", [], database=database, queries=self.queries, follower=self)  # type: ignore[arg-type]
         for owner, name in ((auth, "verify_request"), (database, "read"), (database, "write")):

@@ -65,7 +65,7 @@ def note(words: str, topic: str = "a", signer: Any = KEY, run: int = 1, kind: st
 
 
 def log_of(database: Database, folder: Path) -> Log:
-    queries = Queries(database, 1, terms_of(), keys_of(KEY.address), batch_groups=8, demand_batches=2)
+    queries = Queries(database, 1, terms_of(), keys_of(KEY.address), groups_wanted=16)
     queries.chain = ChainState(now=NOW)
     log = Log(HERE, database, queries, storage_url=f"file:{folder}", clock=lambda: NOW + 0.5)
     log.add_kind(note_kind())

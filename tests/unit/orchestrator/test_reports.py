@@ -7,13 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import select
-from structlog.testing import capture_logs
 
-from explorer.series import read_series
 from muster.ledger.database import Database
-from muster.ledger.events import record_event
 from muster.ledger.run_facts import ChainState
-from muster.ledger.tables import events, spent, steps
+from muster.ledger.tables import spent, steps
 from muster.protocol.messages import StepReport
 from muster.protocol.receipts import sign_text
 from orchestrator.log import Log
@@ -62,43 +59,7 @@ async def test_report_with_another_batch_replaces_the_earlier_one(tmp_path: Path
     assert (report, used) == (again, {OTHER})
 
 
-async def test_charts_have_the_numbers_that_the_report_has_now(tmp_path: Path, database_url: str) -> None:
-    """Numbers of an earlier report of the same batch stay. A metric that is left out is logged once."""
-    noted = StepReport(run=1, step=3, metrics={"reward": 0.5, "re\0ward": 1.0}, batch=[USED])
-    scored = noted.model_copy(update={"metrics": {"held_out/reward": 0.75, "kl": None, "re\0ward": 1.0}})
-    other = StepReport(run=1, step=4, metrics={"reward": 0.25}, batch=[OTHER])
-    with capture_logs() as lines:
-        await recorded(tmp_path, database_url, noted, scored, noted, other)
-    database = await Database.open(database_url, "a test")
-    try:
-        numbers = await database.read(
-            lambda connection: read_series(connection, 1, ["reward", "held_out/reward"], 0, 9, 10)
-        )
-    finally:
-        await database.close()
-    assert [(one.name, one.steps, one.mean) for one in numbers.series] == [
-        ("reward", [3, 4], [0.5, 0.25]),
-        ("held_out/reward", [3], [0.75]),
-    ]
-    assert [line["metrics"] for line in lines if "leave out" in line["event"]] == [["re\0ward"]]
-
-
 async def test_a_metric_may_have_any_name(tmp_path: Path, database_url: str) -> None:
     """PostgreSQL accepts no NUL in a text, so the stored document must not hold one."""
     odd = StepReport(run=1, step=3, metrics={"re\0ward": 0.5, "größe 奖": 1.5}, batch=[USED])
     assert await recorded(tmp_path, database_url, odd, odd) == (odd, {USED})
-
-
-async def test_sources_longer_than_their_column_stay_distinct(database_url: str) -> None:
-    """PostgreSQL refuses a text that is too long for its column, and the verdict would be sent again for ever."""
-    long = "verdict:" + "a" * 100
-    database = await Database.open(database_url, "a test")
-    try:
-        for source in (long + "1", long + "2", long + "1", "short"):
-            await database.write(lambda connection, source=source: record_event(connection, "rejected", {}, source))
-        kept = await database.read(lambda connection: connection.execute(select(events.c.source)).scalars().all())
-    finally:
-        await database.close()
-    assert len(kept) == 3
-    assert "short" in kept
-    assert {len(source) for source in kept} == {5, 60}

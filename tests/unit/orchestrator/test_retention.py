@@ -19,11 +19,10 @@ from muster.clients.storage import ContentStore
 from muster.constants import HOUR_SECONDS, UNNAMED_SECONDS
 from muster.contracts.court import Outcome
 from muster.contracts.registry import Role
-from muster.errors import CheckError, MalformedError, MismatchError
 from muster.ledger.database import Database
 from muster.ledger.queries import OF_NODE
 from muster.ledger.statements import insert_once, row_of
-from muster.ledger.summaries import DayOfWork, SignedDay, gone_file, read_day, settle, sign_day, summarise
+from muster.ledger.summaries import gone_file, summarise
 from muster.ledger.tables import (
     commitments,
     counts,
@@ -37,16 +36,14 @@ from muster.ledger.tables import (
     verdicts,
 )
 from muster.ledger.tables import tallies as tally
-from muster.protocol.acceptance import date_of
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import LookList, Message, ShownMaster, Upload
 from muster.protocol.windows import RESOLVING_SECONDS, end_of, needed_until
 from orchestrator.log import head_of
 from orchestrator.retention import Retention, forget_uploads
 from orchestrator.shown import ShownDocuments
-from testbed.runs.recorded_run import SampleRun, address, hash_of
-from testbed.samples.messages import HERE, KEY, OTHER, receipt_of, request_of
-from testbed.samples.terms import keys_of
+from testbed.runs.recorded_run import ServedSample, address, hash_of
+from testbed.samples.messages import HERE, KEY, receipt_of, request_of
 
 DAY = 20_834
 HOUR = DAY * 24
@@ -66,10 +63,10 @@ def test_nothing_goes_before_the_last_of_its_deadlines(hour: int, phases: int, u
 
 
 @pytest.fixture
-async def run(database_url: str, tmp_path: Path) -> AsyncIterator[SampleRun]:
+async def run(database_url: str, tmp_path: Path) -> AsyncIterator[ServedSample]:
     """A run with a day of work: w0 accepted, w1 rejected, and one the day after."""
     database = await Database.open(database_url, "a test")
-    run = SampleRun(database, tmp_path, accepts_required=1)
+    run = ServedSample(database, tmp_path, accepts_required=1)
     await run.join("vera", Role.VALIDATOR)
     await run.join("wanda")
     await run.publish(0)
@@ -81,17 +78,17 @@ async def run(database_url: str, tmp_path: Path) -> AsyncIterator[SampleRun]:
     await database.close()
 
 
-def sweeper(run: SampleRun, tmp_path: Path, *, days: bool = True) -> Retention:
+def sweeper(run: ServedSample, tmp_path: Path, *, days: bool = True) -> Retention:
     follower: Any = SimpleNamespace(queries=run.queries)
     return Retention(HERE, KEY, follower, run.database, unbonding=WEEK, storage_url=f"file:{tmp_path}", days=days)
 
 
-async def rows(run: SampleRun, *columns: Any) -> list[tuple[Any, ...]]:
+async def rows(run: ServedSample, *columns: Any) -> list[tuple[Any, ...]]:
     found = await run.database.read(lambda connection: connection.execute(select(*columns)).all())
     return sorted(tuple(row) for row in found)
 
 
-async def test_a_day_goes_a_second_after_its_last_hours_deadline(run: SampleRun, tmp_path: Path) -> None:
+async def test_a_day_goes_a_second_after_its_last_hours_deadline(run: ServedSample, tmp_path: Path) -> None:
     retention = sweeper(run, tmp_path)
     deadline = end_of(HOUR + 23) + WEEK
     run.at(deadline)
@@ -107,7 +104,7 @@ async def test_a_day_goes_a_second_after_its_last_hours_deadline(run: SampleRun,
     ]
 
 
-async def test_an_open_case_keeps_its_day(run: SampleRun, tmp_path: Path) -> None:
+async def test_an_open_case_keeps_its_day(run: ServedSample, tmp_path: Path) -> None:
     retention = sweeper(run, tmp_path)
     run.at(end_of(HOUR + 23) + 100)
     await run.open_case(1, address("vera"), "wanda", 1)
@@ -119,7 +116,7 @@ async def test_an_open_case_keeps_its_day(run: SampleRun, tmp_path: Path) -> Non
     assert await rows(run, uploads.c.index) == []
 
 
-async def test_what_the_trainer_shows_goes_by_its_hour_but_the_latest_list(run: SampleRun, tmp_path: Path) -> None:
+async def test_what_the_trainer_shows_goes_by_its_hour_but_the_latest_list(run: ServedSample, tmp_path: Path) -> None:
     shown = ShownDocuments(run.queries, run.database, run.log, storage_url=f"file:{tmp_path}")
     run.at(HOUR * HOUR_SECONDS)
     await shown.take_grades(content_hash(b"grades"), b"grades")
@@ -145,7 +142,7 @@ async def test_what_the_trainer_shows_goes_by_its_hour_but_the_latest_list(run: 
     assert [name async for name in shown.grades.names()] == []
 
 
-async def test_statuses_of_a_day_that_went_stay_but_for_a_conviction(run: SampleRun, tmp_path: Path) -> None:
+async def test_statuses_of_a_day_that_went_stay_but_for_a_conviction(run: ServedSample, tmp_path: Path) -> None:
     run.at(end_of(HOUR + 23) + WEEK + 1)
     before = await rows(run, *tally.c)
     await sweeper(run, tmp_path).sweep()
@@ -155,7 +152,7 @@ async def test_statuses_of_a_day_that_went_stay_but_for_a_conviction(run: Sample
     assert await rows(run, *commitments.c["index", "status"]) == [(0, "void"), (1, "rejected"), (2, "void")]
 
 
-async def test_evidence_goes_by_when_the_sweep_saw_it_first(run: SampleRun, tmp_path: Path) -> None:
+async def test_evidence_goes_by_when_the_sweep_saw_it_first(run: ServedSample, tmp_path: Path) -> None:
     retention, stored = sweeper(run, tmp_path), ContentStore(f"file:{tmp_path}", "evidence")
     names = [await stored.put(text) for text in (b"one", b"of an open case")]
     posted = [{"validator": address("vera"), "hash": name, "expiry": 0, "size": 3} for name in names]
@@ -176,58 +173,14 @@ async def test_evidence_goes_by_when_the_sweep_saw_it_first(run: SampleRun, tmp_
 # Summaries
 
 
-WORK = DayOfWork(
-    run=1,
-    day=DAY,
-    roots=hash_of("roots"),
-    nodes={OTHER.address: [(0, 4, "accepted", None, True), (5, 5, "rejected", "wrong_reward", False)]},
-    counts={KEY.address: {"accepts": 5, "rejections": 1}},
-    places=[(0, 7)],
-)
-
-
-def test_a_summary_is_read_as_it_was_signed() -> None:
-    data = sign_day(KEY, HERE, WORK)
-    assert read_day(HERE, keys_of(KEY.address), data) == WORK
-    assert SignedDay.parse(data).to_bytes() == data
-    assert date_of(DAY) == "2027-01-16"
-
-
-@pytest.mark.parametrize(
-    ("data", "error", "why"),
-    [
-        (sign_day(OTHER, HERE, WORK), MismatchError, "never the run's storage key"),
-        (sign_day(KEY, HERE, WORK).replace(b'"accepts":5', b'"accepts":6'), MismatchError, "for another summary"),
-        (sign_day(KEY, HERE, WORK).replace(b'"accepts":5', b'"accepts": 5'), MalformedError, "canonical"),
-        (sign_day(KEY, HERE, WORK).replace(b'"accepted"', b'"splendid"'), MalformedError, "not a signed summary"),
-        (b"{", MalformedError, "not a signed summary"),
-    ],
-    ids=["of another key", "changed", "not canonical", "no status", "cut short"],
-)
-def test_a_forged_summary_is_refused(data: bytes, error: type[CheckError], why: str) -> None:
-    with pytest.raises(error, match=why):
-        read_day(HERE, keys_of(KEY.address), data)
-
-
-async def test_one_summary_of_a_day_counts(run: SampleRun, tmp_path: Path) -> None:
-    other = DayOfWork(1, DAY, hash_of("others"), {OTHER.address: [(0, 9, "pending", None, False)]}, {}, [])
-    restore = sweeper(run, tmp_path).restore
-    assert await run.database.write(lambda c: restore(c, WORK, hash_of("first")))
-    assert await run.database.write(lambda c: restore(c, WORK, hash_of("first")))
-    assert not await run.database.write(lambda c: restore(c, other, hash_of("second")))
-    assert not await run.database.write(lambda c: settle(c, other, hash_of("second")))
-    assert await rows(run, *summaries.c) == [(DAY, hash_of("first"))]
-    assert await rows(run, outcomes.c["first", "last", "swept"]) == [(0, 4, True), (5, 5, True)]
-
-
-async def test_a_summary_counts_what_the_rows_of_its_day_count(run: SampleRun) -> None:
+async def test_a_summary_counts_what_the_rows_of_its_day_count(run: ServedSample) -> None:
     await run.report(1, {}, batch=[hash_of("file 0 of wanda")])
     work = await run.database.read(lambda connection: summarise(connection, 1, DAY))
     assert work.nodes == {address("wanda"): [(0, 0, "accepted", None, True), (1, 1, "rejected", "wrong_reward", False)]}
     assert work.counts == {address("vera"): {"accepts": 1, "rejections": 1}, address("wanda"): {"files": 1}}
 
 
-async def test_a_summary_takes_the_place_of_what_an_older_database_has(run: SampleRun, tmp_path: Path) -> None:
+async def test_a_summary_takes_the_place_of_what_an_older_database_has(run: ServedSample, tmp_path: Path) -> None:
     """The copy was made before the last verdict about a day that has gone since."""
     await run.report(1, {}, batch=[hash_of("file 0 of wanda")])
     known = await run.database.read(lambda connection: summarise(connection, 1, DAY))
@@ -248,7 +201,7 @@ async def test_a_summary_takes_the_place_of_what_an_older_database_has(run: Samp
 class Unnamed:
     """Files without a commitment, and evidence, of a run whose days stay."""
 
-    def __init__(self, run: SampleRun, folder: Path) -> None:
+    def __init__(self, run: ServedSample, folder: Path) -> None:
         self.run, self.url = run, f"file:{folder}"
         self.retention = sweeper(run, folder, days=False)
 
@@ -273,7 +226,7 @@ class Unnamed:
         return {name async for name in ContentStore(self.url, kind).names()}
 
 
-async def test_files_without_a_commitment_go_after_a_day(run: SampleRun, tmp_path: Path) -> None:
+async def test_files_without_a_commitment_go_after_a_day(run: ServedSample, tmp_path: Path) -> None:
     unnamed, now = Unnamed(run, tmp_path), (HOUR + 40) * HOUR_SECONDS
     run.at(now)
     old, day_ago = now - UNNAMED_SECONDS - 1, now - UNNAMED_SECONDS
@@ -291,7 +244,7 @@ async def test_files_without_a_commitment_go_after_a_day(run: SampleRun, tmp_pat
     assert str(gone).endswith("nothing names it")
 
 
-async def test_nothing_goes_while_the_chain_is_read_again(run: SampleRun, tmp_path: Path) -> None:
+async def test_nothing_goes_while_the_chain_is_read_again(run: ServedSample, tmp_path: Path) -> None:
     unnamed, now = Unnamed(run, tmp_path), (HOUR + 40) * HOUR_SECONDS
     run.at(now)
     await unnamed.upload(3, hash_of("old"), b"old", now - UNNAMED_SECONDS - 1)
@@ -300,7 +253,7 @@ async def test_nothing_goes_while_the_chain_is_read_again(run: SampleRun, tmp_pa
     assert await unnamed.files() == {content_hash(b"old")}
 
 
-async def test_a_commitment_that_was_read_meanwhile_keeps_its_file(run: SampleRun, tmp_path: Path) -> None:
+async def test_a_commitment_that_was_read_meanwhile_keeps_its_file(run: ServedSample, tmp_path: Path) -> None:
     unnamed, now = Unnamed(run, tmp_path), (HOUR + 40) * HOUR_SECONDS
     run.at(now)
     await unnamed.upload(3, run.root("wanda", 3), b"late", now - UNNAMED_SECONDS - 1)
@@ -311,7 +264,7 @@ async def test_a_commitment_that_was_read_meanwhile_keeps_its_file(run: SampleRu
     assert (3,) in await rows(run, uploads.c.index)
 
 
-async def test_evidence_that_nothing_names_goes_after_a_day(run: SampleRun, tmp_path: Path) -> None:
+async def test_evidence_that_nothing_names_goes_after_a_day(run: ServedSample, tmp_path: Path) -> None:
     unnamed = Unnamed(run, tmp_path)
     run.at((HOUR + 40) * HOUR_SECONDS)
     now = time.time()

@@ -1,53 +1,32 @@
-"""The table of routes: each document as JSON and, where a template shows it, as HTML. What reaches no route at all."""
+"""What reaches no route, of the orchestrator or of an explorer, and what is made once for all who ask."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import uvicorn
-from fastapi import APIRouter, FastAPI
-from fastapi.dependencies.utils import get_flat_dependant
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
 from starlette.routing import Match
 
-from explorer.routes import documents, pages
+from explorer import app as explorer_app
 from muster.runtime.connection_table import ConnectionTable
 from muster.runtime.http_limits import HEADERS, QUERY_KEYS, bounded_config
+from muster.runtime.http_server import LIMITS
 from muster.runtime.kept import KeptAnswers
 from orchestrator import app as app_module
-from orchestrator.__main__ import LIMITS
 from orchestrator.app import create_app
 from testbed.waiting import BOUND
 
-
-def names_of(router: APIRouter) -> dict[str, set[str]]:
-    """Return the parameters of each route by its path."""
-    flat = {route.path: get_flat_dependant(route.dependant) for route in router.routes if isinstance(route, APIRoute)}
-    return {path: {one.name for one in (*used.path_params, *used.query_params)} for path, used in flat.items()}
-
-
-def test_document_is_routed_as_json_and_as_html() -> None:
-    as_json, as_html = names_of(documents), names_of(pages)
-    assert as_json["/v1/runs/{run}/cases"] == {"run", "before", "limit"}
-    assert as_html["/court"] == {"before"}, "a page has as many lines as the default says"
-    assert as_json["/v1/runs/{run}/cases/{case}"] == {"run"} | as_html["/court/{case}"] == {"run", "case"}
-
-
-def test_every_document_refuses_another_run() -> None:
-    found = names_of(documents)
-    assert len(found) > 20
-    assert [path for path, names in found.items() if "run" not in names] == []
-
-
-# What never gets so far
+EACH_APP = pytest.mark.parametrize("make", [create_app, explorer_app.create_app], ids=["orchestrator", "explorer"])
 
 
 @asynccontextmanager
@@ -78,11 +57,12 @@ async def status_of(port: int, method: str, target: str, headers: int) -> int:
     return status
 
 
-async def test_a_request_with_too_many_keys_or_headers_reaches_no_route() -> None:
-    """At every path that the orchestrator and its page have; one with as many as may be reaches each."""
-    app = create_app(cast(Any, SimpleNamespace()))
+@EACH_APP
+async def test_a_request_with_too_many_keys_or_headers_reaches_no_route(make: Callable[[Any], FastAPI]) -> None:
+    """At every path; one with as many as may be reaches each."""
+    app = make(SimpleNamespace())
     routes = [(route.path, method) for route in app.routes for method in route.methods]  # type: ignore[attr-defined]
-    assert len(routes) > 70
+    assert len(routes) > 40
     async with noting(app) as (port, reached):
         for route, method in routes:
             path = re.sub("{[^}]*}", "7", route)
@@ -103,9 +83,10 @@ def test_only_a_plain_ampersand_divides_keys(separator: str) -> None:
     assert len(QueryParams(query).multi_items()) <= 1 + query.count("&")
 
 
-def test_the_framework_parses_no_body() -> None:
+@EACH_APP
+def test_the_framework_parses_no_body(make: Callable[[Any], FastAPI]) -> None:
     """Forms and JSON would come before the signature: routes read the body themselves."""
-    app = create_app(cast(Any, SimpleNamespace()))
+    app = make(SimpleNamespace())
     assert [route.path for route in app.routes if isinstance(route, APIRoute) and route.body_field is not None] == []
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from muster.errors import RefusedError
 from muster.ledger.database import Database
+from muster.ledger.documents import newest_sums
 from muster.ledger.queries import Queries
 from muster.ledger.run_facts import ChainState
 from muster.protocol.eip712 import sign_message
@@ -17,7 +18,7 @@ from muster.protocol.looks import settles_at
 from muster.protocol.messages import LookList, RowCheck, ShownMaster, SignedText, ValidatorTotal
 from muster.protocol.receipts import sign_text
 from orchestrator.log import Log
-from orchestrator.shown import ShownDocuments, newest_sums
+from orchestrator.shown import ShownDocuments
 from testbed.samples.messages import HASH, HERE, KEY, OTHER
 from testbed.samples.terms import keys_of, terms_of
 
@@ -30,7 +31,7 @@ TERMS = terms_of(grade_tip=keccak(MASTERS[1]), grade_epochs=2, grade_epoch_steps
 
 @pytest.fixture
 def documents(database: Database, tmp_path: Path) -> Log:
-    queries = Queries(database, 1, TERMS, keys_of(KEY.address), batch_groups=8, demand_batches=2)
+    queries = Queries(database, 1, TERMS, keys_of(KEY.address), groups_wanted=16)
     queries.chain = ChainState(now=settles_at(HOUR + 2))
     documents = Log(HERE, database, queries, storage_url=f"file:{tmp_path}")
     ShownDocuments(queries, database, documents, storage_url=f"file:{tmp_path}")

@@ -15,7 +15,7 @@ from muster.contracts.abi import CONTRACTS
 from testbed.paths import ROOT
 
 PARTS = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "scripts")
-PACKAGES = ("adversary", "muster", "orchestrator", "trainer", "validator", "worker")
+PACKAGES = ("adversary", "explorer", "muster", "orchestrator", "trainer", "validator", "worker")
 DIST_INFO = f"muster-{version('muster')}.dist-info"
 GENERATED = {
     *(f"muster/contracts/{module}.py" for module in CONTRACTS),

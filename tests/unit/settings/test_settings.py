@@ -12,7 +12,7 @@ import pytest
 from muster.errors import ConfigError
 from muster.settings.recipes import RECIPES
 from muster.settings.schema import Settings, TrainerSettings
-from muster.settings.sources import known_keys, load_settings, mask, read_settings, value_of
+from muster.settings.sources import RENAMED, known_keys, load_settings, mask, read_settings, value_of
 from muster.shardcast.retention import StepRetention
 from muster.verification.profiles import BF16, profile_hash
 from trainer.advantages import AdvantageTerms
@@ -40,6 +40,20 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_an_orchestrator_stands_at_the_top_of_a_host(url: str) -> None:
     with pytest.raises(ConfigError, match="without a path"):
         load_settings(None, {"orchestrator.url": url})
+
+
+@pytest.mark.parametrize(("was", "now"), RENAMED.items())
+def test_setting_of_an_earlier_version_is_refused_with_its_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: str, now: str
+) -> None:
+    section, _, name = was.partition(".")
+    path = write(tmp_path, f"[{section}]\n{name} = 1\n")
+    with pytest.raises(ConfigError, match=rf"the setting {was} \(from {path}\) is now called {now}"):
+        load_settings(path)
+    assert now in known_keys()
+    monkeypatch.setenv(variable := f"MUSTER_{section}__{name}".upper(), "1")
+    with pytest.raises(ConfigError, match=rf"\(from {variable}\) is now called {now}"):
+        load_settings()
 
 
 def test_defaults_need_no_file() -> None:

@@ -13,7 +13,7 @@ from muster.swarm.running import RunningSwarm
 
 
 class Quiet:
-    """The orchestrator and the supervisor of a swarm; its news, all of one kind, end after `count` polls."""
+    """The explorer and the supervisor of a swarm; its news, all of one kind, end after `count` polls."""
 
     def __init__(self, kind: str, count: int) -> None:
         self.kind = kind
@@ -44,7 +44,7 @@ class Quiet:
 async def test_news_of_any_kind_are_waited_for(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster.swarm.running.POLL_SECONDS", 0.01)
     quiet = Quiet(kind, 40)
-    monkeypatch.setattr(RunningSwarm, "client", lambda *_: quiet)
+    monkeypatch.setattr(RunningSwarm, "explorer", lambda *_: quiet)
     view = SimpleNamespace(run_events=lambda *_: None, blocked=lambda _: None)
     local = SimpleNamespace(folder=tmp_path, ports={})
     swarm = RunningSwarm(cast(Any, local), cast(Any, quiet), cast(Any, view))

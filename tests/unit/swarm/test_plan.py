@@ -49,7 +49,7 @@ from trainer.checkpoint import CheckpointStore
 
 @pytest.fixture
 def request_(tmp_path: Path) -> SwarmRequest:
-    return SwarmRequest(tmp_path / "swarm", Ports(1, 2, 3, 4), seed=7, steps=45)
+    return SwarmRequest(tmp_path / "swarm", Ports(1, 2, 3, 4, 5), seed=7, steps=45)
 
 
 def names(request: SwarmRequest) -> list[str]:
@@ -74,14 +74,27 @@ def test_every_settings_file_loads_and_matches_the_plan(request_: SwarmRequest) 
         assert (settings.run, settings.name) == (3, name)
         assert settings.chain.rpc_url == "http://127.0.0.1:1"
         assert settings.orchestrator.url == "http://127.0.0.1:2"
-        assert settings.keys.raw_key_file == request_.local.key(name)
+        assert settings.keys.raw_key_file == (None if name == "explorer" else request_.local.key(name))
     trainer = load_settings(request_.local.config("trainer"))
     assert trainer.trainer.max_steps == 45
     orchestrator = load_settings(request_.local.config("orchestrator"))
     assert orchestrator.shardcast.relays == ["http://127.0.0.1:4", "http://127.0.0.1:3"]
+    assert orchestrator.orchestrator.explorer_url == "http://127.0.0.1:5"
+    explorer = load_settings(request_.local.config("explorer")).explorer
+    assert (explorer.port, explorer.state_dir) == (5, request_.local.state("explorer"))
     worker = load_settings(request_.local.config("worker-1")).shardcast
     assert (worker.share, worker.port, worker.relays) == (True, 0, [])
     assert trainer.shardcast.dir == load_settings(request_.local.config("origin")).shardcast.dir
+
+
+def test_explorer_is_ready_by_its_answer_and_no_swarm_ends_with_it(request_: SwarmRequest) -> None:
+    explorer, orchestrator = request_.local.process("explorer"), request_.local.process("orchestrator")
+    assert explorer.command[-3:] == ("explorer", "--config", str(request_.local.config("explorer")))
+    assert (explorer.ready_url, explorer.essential, orchestrator.essential) == (
+        "http://127.0.0.1:5/readyz",
+        False,
+        True,
+    )
 
 
 def test_processes_share_no_state_and_no_logs(request_: SwarmRequest) -> None:
@@ -93,7 +106,8 @@ def test_processes_share_no_state_and_no_logs(request_: SwarmRequest) -> None:
 def test_keys_are_separate_files_and_on_no_command_line(request_: SwarmRequest) -> None:
     keys = make_keys(request_)
     local = request_.local
-    assert {"owner", *names(request_), *(operator_of(node.name) for node in request_.local.nodes)} == set(keys)
+    signing = {*names(request_), *(operator_of(node.name) for node in request_.local.nodes)} - {"explorer"}
+    assert {"owner", *signing} == set(keys)
     for name in keys:
         assert local.key(name).stat().st_mode & 0o777 == 0o600
     secrets = [local.key(name).read_text().strip() for name in keys]

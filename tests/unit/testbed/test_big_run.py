@@ -1,17 +1,20 @@
-"""A synthetic run has the records of a real orchestrator: statuses follow from verdicts, tallies from statuses."""
+"""A synthetic run has the records of a real one: statuses follow from verdicts, tallies from statuses."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import Connection, create_engine, func, select
 
+from explorer.log_reader import place_in
 from explorer.series import BASE, LEVELS
 from muster.chain.keys import Signer
 from muster.ledger import tables
@@ -19,7 +22,7 @@ from muster.ledger.database import Database
 from muster.ledger.queries import Queries
 from muster.protocol.announcements import BenchmarkScore, NodeName, name_problem
 from muster.protocol.messages import StepReport, Upload, Verdict
-from testbed.big_run.fill import fill
+from testbed.big_run.fill import fill, fill_beside
 from testbed.big_run.rows import Members, Rows, buckets_of
 from testbed.big_run.shape import DAY_SECONDS, Shape, Work
 from testbed.samples.terms import terms_of
@@ -48,9 +51,17 @@ def roles(shape: Shape) -> list[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+def orchestrators(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("big") / "orchestrator.db"
-    fill(path, ABOUT, (BLOCK, "0x" + "00" * 32), make_rows())
+    fill(path, "a run", (BLOCK, "0x" + "00" * 32), make_rows())
+    return path
+
+
+@pytest.fixture(scope="module")
+def url(orchestrators: Path) -> str:
+    """The explorer's database."""
+    path = orchestrators.parent / "explorer" / "explorer.db"
+    fill_beside(path, ABOUT, orchestrators, make_rows())
     return f"sqlite:///{path}"
 
 
@@ -83,7 +94,7 @@ def test_statuses_are_those_that_follow_from_verdicts_and_cases(url: str) -> Non
 
     async def decide_again() -> tuple[list, list]:
         database = await Database.open(url, ABOUT)
-        queries = Queries(database, 1, TERMS, batch_groups=8, demand_batches=2)
+        queries = Queries(database, 1, TERMS, groups_wanted=16)
 
         def again(connection: Connection) -> tuple[list, list]:
             before = connection.execute(every).all()
@@ -148,12 +159,27 @@ def test_member_actions_are_counted(connection: Connection) -> None:
     assert kept == counted
 
 
-def test_documents_say_what_the_rows_say(connection: Connection) -> None:
-    for row in connection.execute(select(tables.uploads).limit(50)).mappings():
+def test_an_explorer_has_read_the_log_and_knows_of_a_file_only_its_name(connection: Connection) -> None:
+    assert place_in(connection) == counted(connection, tables.verdicts)
+    assert connection.execute(select(tables.uploads.c["size", "document"]).distinct()).all() == [(0, "")]
+    assert counted(connection, tables.events) > 0
+
+
+def test_an_orchestrator_has_the_receipts_and_nothing_for_people(orchestrators: Path) -> None:
+    with sqlite3.connect(orchestrators) as database:
+        database.row_factory = sqlite3.Row
+        rows = list(map(dict, database.execute("SELECT * FROM uploads LIMIT 50")))
+        shown = [
+            database.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
+            for name in ("events", "node_names", "machines", "metric_buckets", "scores")
+        ]
+    for row in rows:
         receipt = Upload.model_validate_json(row["document"]).receipt
-        assert {
-            name: getattr(receipt, name) for name in ("node", "index", "root", "file_hash", "size")
-        }.items() <= row.items()
+        assert receipt.model_dump(include={"node", "index", "root", "file_hash", "size"}).items() <= row.items()
+    assert (len(rows), shown) == (50, [0] * 5)
+
+
+def test_documents_say_what_the_rows_say(connection: Connection) -> None:
     verdicts = tables.verdicts
     for row in connection.execute(select(verdicts).order_by(verdicts.c.accepted).limit(50)).mappings():
         verdict = Verdict.model_validate_json(row["document"]).model_dump(exclude={"signature"})

@@ -12,7 +12,7 @@ import pytest
 
 from muster.chain.masters_file import write_masters
 from muster.errors import ConfigError, MismatchError, UnreachableError
-from muster.grading.masters import Masters
+from muster.tasksets.masters import Masters
 from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import ShownMaster
 from testbed.samples.commitments import committed, honest_rows, rules

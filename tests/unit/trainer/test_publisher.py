@@ -24,7 +24,7 @@ from muster.errors import (
     UnfundedError,
     UnreachableError,
 )
-from muster.grading.grades import grades_hash
+from muster.tasksets.grades import grades_hash
 from muster.models.weights import FINAL_NORM
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import LogDocument, LogEntry, LogPage, StepDocument, StepFile, StepReport

@@ -21,7 +21,7 @@ from muster.ledger.database import Database
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import RowCheck, Verdict
 from muster.verification.look_facts import CalledWork
-from testbed.runs.recorded_run import TERMS, VALIDATORS, WORKERS, Operation, ToldRun
+from testbed.runs.recorded_run import TERMS, VALIDATORS, WORKERS, Operation, ServedStory
 from testbed.suite.examples import up_to
 from trainer.accepted_work import accepted_files
 from trainer.look_journal import DueCheck, LookJournal
@@ -46,7 +46,7 @@ OPERATIONS = st.lists(
 ANNE, VERA, VIKTOR = WORKERS[0], VALIDATORS[0], VALIDATORS[1]
 
 
-class TwiceTold(ToldRun):
+class TwiceTold(ServedStory):
     """A run of which a journal is told as well."""
 
     def __init__(self, database: Database, folder: Path, journal: LookJournal) -> None:

@@ -12,9 +12,9 @@ from muster.authoring.tasks.sealing import seal_set
 from muster.constants import MICRO
 from muster.environments.task import Task
 from muster.errors import MismatchError
-from muster.grading.grades import RowGrade, grades_text
-from muster.grading.masters import Masters
-from muster.grading.sealing import seal_task
+from muster.tasksets.grades import RowGrade, grades_text
+from muster.tasksets.masters import Masters
+from muster.tasksets.sealing import seal_task
 from muster.tasksets.build import NewPart, write_task_set
 from muster.verification.checks import check_rows, grade_rows
 from muster.verification.rules import Rules

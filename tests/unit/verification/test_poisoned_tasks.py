@@ -12,7 +12,7 @@ import pytest
 from muster.constants import MICRO
 from muster.environments.scoring import Scorers
 from muster.errors import UnreachableError
-from muster.grading.sealing import seal_task
+from muster.tasksets.sealing import seal_task
 from muster.models.init import make_tokenizer
 from muster.protocol.draws import Draw
 from muster.protocol.kinds import kind_of

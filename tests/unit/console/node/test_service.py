@@ -249,4 +249,4 @@ def test_another_nodes_unit_is_not_replaced(machine: Machine) -> None:
 
 def test_the_role_is_asked_for_where_the_chain_does_not_tell(machine: Machine) -> None:
     refused = machine.json("service", "install", status=2)
-    assert refused["hint"] == "add --role worker, validator, orchestrator, trainer or origin"
+    assert refused["hint"] == "add --role worker, validator, orchestrator, trainer, origin or explorer"

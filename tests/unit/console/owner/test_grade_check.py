@@ -11,10 +11,10 @@ from muster.console.owner.grade_check import GradeReport
 from muster.contracts.codec import Event
 from muster.contracts.runs import WorkCommitted
 from muster.errors import UnreachableError
-from muster.grading.grades import UNSURE_FUEL, RowGrade, grades_text, parse_grades
 from muster.protocol.messages import StepDocument
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
+from muster.tasksets.grades import UNSURE_FUEL, RowGrade, grades_text, parse_grades
 from testbed.samples.graded_run import ABOUT, STEP, TRAINER, GradedRun, forgeries, graded, refused
 from testbed.samples.private_tests import right_text, sealed_rows
 

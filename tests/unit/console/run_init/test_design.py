@@ -274,7 +274,7 @@ def test_settings_files_load_and_say_what_was_chosen(tmp_path_factory: Any, chos
             settings_text(name, owner_settings(design, name, 7, folder / "model", folder)), encoding="utf-8"
         )
         read[name] = load_settings(path)
-    orchestrator, weights, trainer = read["orchestrator"], read["weights"], read["trainer"]
+    orchestrator, weights, explorer, trainer = (read[name] for name in SERVICES)
     assert {settings.run for settings in read.values()} == {7}
     assert {settings.chain.chain_id for settings in read.values()} == {design.chain_id}
     assert {settings.chain.addresses for settings in read.values()} == {folder / "addresses.json"}
@@ -282,6 +282,9 @@ def test_settings_files_load_and_say_what_was_chosen(tmp_path_factory: Any, chos
     assert orchestrator.orchestrator.batch_groups == trainer.trainer.batch_groups == design.batch_groups
     assert orchestrator.shardcast.relays == [design.weights_url]
     assert weights.shardcast.port == design.ports[2]
+    assert orchestrator.orchestrator.explorer_url == design.explorer_url == f"http://{design.host}:{design.ports[3]}"
+    assert (explorer.explorer.port, explorer.orchestrator.url) == (design.ports[3], design.orchestrator_url)
+    assert (explorer.explorer.state_dir, explorer.keys.keystore) == (folder / ".muster" / "explorer", None)
     assert trainer.trainer.model == folder / "model"
     assert weights.shardcast.dir == trainer.shardcast.dir == folder / "weights"
     assert trainer.orchestrator.url == design.orchestrator_url

@@ -135,7 +135,11 @@ def test_the_steps_of_an_empty_chain_say_what_each_takes() -> None:
     need = Ether(1_000 * GAS["publish"] * price * 5 // 2)
     assert f"   send {need} or more to {KEYS.trainer}: public faucets of the chain give test ether" in said
     assert "     muster service install --role origin --name weights --config weights.toml" in said
-    assert said[-1].startswith("   the run's page is http://run.example.org:8600/; ")
+    assert "     muster explorer --config explorer.toml" in said
+    assert "     muster service install --role explorer --config explorer.toml" in said
+    assert said[-1].startswith(
+        "   the run's page is http://run.example.org:8800/; volunteers join with muster up http://run.example.org:8600."
+    )
     assert not any("admit" in line for line in said)
 
 
@@ -182,9 +186,10 @@ def trial(tmp_path: Path) -> TrialRun:
         folder=tmp_path,
         chain=ChainSettings(rpc_url="http://127.0.0.1:1", addresses=tmp_path / "addresses.json"),
         saved=tmp_path / "chain.json",
-        services={name: tmp_path / f"{name}.toml" for name in ("orchestrator", "origin", "trainer")},
-        ports={"chain": 1, "orchestrator": 2, "origin": 3},
+        services={name: tmp_path / f"{name}.toml" for name in ("orchestrator", "origin", "explorer", "trainer")},
+        ports={"chain": 1, "orchestrator": 2, "origin": 3, "explorer": 4},
         orchestrator_url="http://127.0.0.1:2",
+        explorer_url="http://127.0.0.1:4",
         nodes=participants(VALIDATORS, workers=2),
         validator={"stagger_seconds": 30.0},
     )
@@ -216,6 +221,9 @@ def test_a_trials_processes_are_started_with_files_of_the_folder(trial: TrialRun
     assert orchestrator.command[-3:] == ("orchestrator", "--config", str(tmp_path / "orchestrator.toml"))
     assert (orchestrator.ready_url, trainer.ready_url) == ("http://127.0.0.1:2/readyz", "")
     assert trial.process("origin").command[-3] == "muster.shardcast"
+    explorer = trial.process("explorer")
+    assert explorer.command[-3:] == ("explorer", "--config", str(tmp_path / "explorer.toml"))
+    assert explorer.ready_url == "http://127.0.0.1:4/readyz"
     worker = trial.process("worker-2")
     assert worker.command[-2:] == ("--config", str(tmp_path / "nodes" / "worker-2" / "muster.toml"))
     secrets = [str(path) for path in (tmp_path / "keys").glob("*")]

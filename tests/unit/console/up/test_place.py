@@ -86,7 +86,7 @@ def test_a_public_chain_has_its_preset() -> None:
         "rpc_url": "https://mine.example",
         "chain_id": CHAIN_BASE_SEPOLIA,
         "addresses": "addresses.json",
-        "explorer_url": "https://sepolia.basescan.org",
+        "block_explorer_url": "https://sepolia.basescan.org",
         "confirmations": 3,
         "poll_seconds": 2,
         "dearest_transaction": 0.02,

@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from types import SimpleNamespace
+from typing import Any, Self, cast
 
 import pytest
 
 from muster.chain.gas import GasBalance
 from muster.clients.transport import parse_answer
 from muster.console.up.facts import UNKNOWN
-from muster.console.up.preview import at_stake, earnings_sentence
+from muster.console.up.preview import at_stake, earnings_sentence, fetch_earnings
 from muster.console.up.steps import steps_left
-from muster.constants import CHAIN_BASE_SEPOLIA, TOKEN
+from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, TOKEN
 from muster.contracts.registry import Role
 from muster.errors import MalformedError
 from muster.protocol.announcements import DayEarnings
 from muster.protocol.hashes import hex_hash
+from muster.protocol.keys import ZERO_ADDRESS
 from muster.runtime.units import Duration
+from testbed.http import Reply, serving
 from testbed.samples.joining import NODE, OPERATOR, PRICE, RUN_HASH, facts
+
+CHAIN = SimpleNamespace(chain_id=CHAIN_ANVIL, addresses=SimpleNamespace(registry=ZERO_ADDRESS))
+
+
+class Asked:
+    """A session whose run's description names an explorer."""
+
+    def __init__(self, explorer: str) -> None:
+        self._explorer = explorer
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+    def orchestrator(self, _: object) -> Self:
+        return self
+
+    async def run_info(self, _: int) -> SimpleNamespace:
+        return SimpleNamespace(explorer=self._explorer)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
 
 WINDOWS = (Duration(7 * 86_400), 24, 72)
 
@@ -84,15 +114,39 @@ def test_a_validator_s_preview_on_a_public_chain() -> None:
     [
         (0, (0, 0, 0), "what workers earn is not known yet"),
         (1, (1, 1, 1), "1 active worker made 1 MUST each in the last day (the median); half of them 1 MUST to 1 MUST"),
-        (2, (3, 2, 4), "what workers earn is not known: the orchestrator's numbers cannot be"),
-        (2, (-1, 2, 4), "what workers earn is not known: the orchestrator's numbers cannot be"),
-        (2, (1, 2, 10**12), "what workers earn is not known: the orchestrator's numbers cannot be"),
+        (2, (3, 2, 4), "what workers earn is not known: the explorer's numbers cannot be"),
+        (2, (-1, 2, 4), "what workers earn is not known: the explorer's numbers cannot be"),
+        (2, (1, 2, 10**12), "what workers earn is not known: the explorer's numbers cannot be"),
     ],
 )
 def test_worker_earnings_are_one_sentence(workers: int, amounts: tuple[int, int, int], sentence: str) -> None:
     low, median, high = (amount * TOKEN for amount in amounts)
     assert earnings_sentence(DayEarnings(run=1, workers=workers, low=low, median=median, high=high)) == sentence
     assert earnings_sentence(None) == "what workers earn is not known yet"
+
+
+@pytest.mark.parametrize("named", ["", "http://[", "http://a b", "ftp://127.0.0.1", "http://xn--" + "a" * 180])
+async def test_earnings_are_not_known_without_an_explorer(named: str) -> None:
+    session = Asked(named)
+    assert await fetch_earnings(cast(Any, session), cast(Any, CHAIN), 1) is None
+    assert [line.partition(":")[0] for line in session.said] == ["what workers earn is not known"]
+
+
+async def test_earnings_are_those_of_the_explorer_that_the_run_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    earned = DayEarnings(run=1, workers=5, low=10 * TOKEN, median=12 * TOKEN, high=14 * TOKEN)
+    asked: list[str] = []
+
+    def answer(request: BaseHTTPRequestHandler) -> Reply:
+        asked.append(request.path)
+        return Reply(earned.model_dump_json().encode())
+
+    with serving(answer) as url:
+        session = Asked(url)
+        assert await fetch_earnings(cast(Any, session), cast(Any, CHAIN), 1) == earned
+    assert (asked, session.said) == (["/v1/runs/1/earnings"], [])
+    monkeypatch.setattr("muster.console.up.preview.EXPLORER_SECONDS", 0.1)
+    assert await fetch_earnings(cast(Any, session), cast(Any, CHAIN), 1) is None
+    assert session.said[0].startswith(f"what workers earn is not known: GET {url}/v1/runs/1/earnings: ")
 
 
 def test_an_estimate_is_said_to_be_one() -> None:

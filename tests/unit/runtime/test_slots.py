@@ -1,0 +1,63 @@
+"""Slots: who gets one and who waits, party by party."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from muster.runtime import slots as module
+from muster.runtime.slots import Slots
+
+
+async def until_waiting() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_places_are_handed_on_address_by_address() -> None:
+    slots = Slots(2, 8)
+    order: list[str] = []
+
+    async def use(party: str) -> None:
+        assert await slots.acquire(party)
+        order.append(party)
+
+    assert await slots.acquire("a")
+    waiting = [asyncio.create_task(use(party)) for party in ("a", "a", "a", "b", "c")]
+    await until_waiting()
+    assert order == ["b"], "one address gets at most half of the slots"
+    for freed, expected in (("b", "c"), ("a", "a"), ("c", ""), ("a", "a"), ("a", "a")):
+        slots.release(freed)
+        await until_waiting()
+        assert order[-1] == (expected or order[-1])
+    await asyncio.gather(*waiting)
+    assert order == ["b", "c", "a", "a", "a"]
+
+
+async def test_a_queue_has_a_bound_and_one_address_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.3)
+    slots = Slots(2, 4)
+    assert await slots.acquire("a")
+    assert await slots.acquire("b")
+    waiting = [asyncio.create_task(slots.acquire("a")) for _ in range(2)]
+    await until_waiting()
+    assert not await slots.acquire("a"), "one address gets at most half of the queue"
+    waiting += [asyncio.create_task(slots.acquire(party)) for party in ("b", "c")]
+    await until_waiting()
+    assert not await slots.acquire("d"), "the queue is full"
+    assert await asyncio.gather(*waiting) == [False] * 4, "every wait has a bound"
+    slots.release("a")
+    assert await slots.acquire("d")
+
+
+async def test_cancelled_waiter_gives_its_place_back() -> None:
+    slots = Slots(1, 8)
+    assert await slots.acquire("a")
+    gone = asyncio.create_task(slots.acquire("b"))
+    await until_waiting()
+    slots.release("a")  # the slot passes to b, which is cancelled before it runs
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert await slots.acquire("c")
