@@ -4,8 +4,8 @@
 
 The swarm of `chaos`, without faults, on SQLite and a folder. The chain's clock is moved on by an hour every
 HOUR_SECONDS, so that windows pass and pay is claimed. Every CHURN_SECONDS a worker joins, and the one that joined
-before retires. Every SAMPLE_SECONDS memory and descriptors of the orchestrator, origin, relay and the members that stay
-are counted, and the bytes that they keep on disk, without logs, histories and the chain's state.
+before retires. Every SAMPLE_SECONDS memory and descriptors of the orchestrator, origin, relay, explorer and the members
+that stay are counted, and the bytes that they keep on disk, without logs, histories and the chain's state.
 
 `soak_growth_…` is the slope of the last half of the samples by least squares, in % of their mean an hour. Work goes by
 the protocol's deadlines (`orchestrator.retention`): `bytes_per_commitment` is what stays of that half's commitments.

@@ -6,7 +6,7 @@ right leads to nothing. What is beside it (when it came, who was called) is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -18,6 +18,7 @@ from explorer import series
 from muster.errors import MusterError
 from muster.ledger import tallies
 from muster.ledger.documents import (
+    KEY,
     MAX_FILES,
     DocumentKind,
     KeptCall,
@@ -27,18 +28,21 @@ from muster.ledger.documents import (
     record_verdicts,
 )
 from muster.ledger.events import record_event
-from muster.ledger.queries import Queries, member_of, same_work
-from muster.ledger.statements import insert_once, row_of, upsert
-from muster.ledger.tables import checkpoints, meta, node_names, scores, uploads, verdicts
-from muster.ledger.tallies import find_commitment
+from muster.ledger.queries import NAMED, Queries, member_of, members_of, named, same_work
+from muster.ledger.statements import ANY_OF, insert_each, row_of, rows_of_any, upsert
+from muster.ledger.tables import checkpoints, meta, node_names, scores, spent, uploads, verdicts
 from muster.protocol.announcements import BenchmarkScore, NodeName, name_problem
 from muster.protocol.eip712 import Domain
-from muster.protocol.messages import LogEntry, LookList, MisbehaviourReport, StepReport, Verdict
+from muster.protocol.messages import LogEntry, LookList, Message, MisbehaviourReport, StepReport, Verdict
 from muster.runtime import telemetry
 
-D = TypeVar("D")
+D = TypeVar("D", bound=Message)
 MAX_BENCHMARKS: Final = 64
 """Benchmarks that a run has scores on."""
+TOGETHER: Final = 64
+"""Acceptances that are recorded at once."""
+_FILE: Final = ("node", "index", "root", "file_hash")
+_SPENT: Final = select(*spent.c["file_hash", "used"]).where(spent.c.file_hash.in_(ANY_OF))
 _LISTED: Final = "looks until"
 """The hour of the newest list of looks, in the table `meta`."""
 
@@ -46,10 +50,10 @@ log = telemetry.logger("explorer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadKind(DocumentKind[D]):  # type: ignore[type-var]
+class ReadKind(DocumentKind[D]):
     """How documents of a kind are read, and what they lead to here."""
 
-    project: Callable[[Connection, Placed[D]], None]  # type: ignore[type-var]
+    project: Callable[[Connection, Placed[D]], None]
     """Writes what a document leads to, in the caller's transaction; nothing for one that does not fit."""
 
 
@@ -64,7 +68,7 @@ class Documents:
                 name="verdict",
                 message=Verdict,
                 could_sign=lambda verdict, signer: signer == to_checksum_address(verdict.validator),
-                project=self._judge,
+                project=lambda connection, one: self._judge(connection, [one]),
             ),
             ReadKind(name="report", message=StepReport, **by_trainer, project=self._report),
             ReadKind(name="looks", message=LookList, **by_trainer, project=_list),
@@ -100,25 +104,41 @@ class Documents:
 
     def project(self, connection: Connection, found: Sequence[Placed[Any]]) -> None:
         """Write what documents lead to, in the caller's transaction. `found`: in the order of the log."""
-        for one in found:
-            self.kinds[one.at.kind].project(connection, one)
+        for some in _in_parts(found):
+            if len(some) > 1:
+                self._judge(connection, some)
+            else:
+                self.kinds[some[0].at.kind].project(connection, some[0])
 
-    def _judge(self, connection: Connection, one: Placed[Verdict]) -> None:
-        verdict = one.document
-        given = {"node": to_checksum_address(verdict.node), "validator": to_checksum_address(verdict.validator)}
-        verdict = verdict.model_copy(update=given)
-        validator, committed = (
-            member_of(connection, one.signer),
-            find_commitment(connection, given["node"], verdict.index),
-        )
-        if validator is None or validator.role != "validator" or (committed and committed.day is not None):
+    def _judge(self, connection: Connection, found: Sequence[Placed[Verdict]]) -> None:
+        """Record verdicts: acceptances, no two of one validator about the same work, or a single one."""
+        # 1. Those of validators, about work that is not closed.
+        found = [Placed(one.at, _with_checksums(one.document), one.signer) for one in found]
+        members = members_of(connection, [one.signer for one in found])
+        given = named({(one.document.node, one.document.index) for one in found})
+        closed = {(row.node, row.index) for row in connection.execute(NAMED.states, given) if row.day is not None}
+        found = [
+            one
+            for one, member in zip(found, members, strict=True)
+            if member and member.role == "validator" and (one.document.node, one.document.index) not in closed
+        ]
+        if not found:
             return
-        record_verdicts(connection, self._queries, [Placed(one.at, verdict, one.signer)])
-        if verdict.reason != "data_missing":
-            work = verdict.model_dump(include={"node", "index", "root", "file_hash"})
-            if insert_once(connection, uploads, {**work, "size": 0, "document": "", "received": one.at.received}):
-                tallies.add(connection, work["node"], "files", int(tallies.is_used(connection, work["file_hash"])))
-                tallies.mark_spent(connection, work["node"], work["index"])
+        record_verdicts(connection, self._queries, found)
+        # 2. The files that they name, of which reports may have used some already.
+        files = [
+            one.document.model_dump(include=set(_FILE)) | {"size": 0, "document": "", "received": one.at.received}
+            for one in found
+            if one.document.reason != "data_missing"
+        ]
+        new = insert_each(connection, uploads, files, *_FILE)
+        reported = dict(rows_of_any(connection, _SPENT, {row.file_hash for row in new}))
+        for node, index, _, name in map(tuple, new):
+            if name in reported:
+                tallies.add(connection, node, "files", int(reported[name]))
+                tallies.mark_spent(connection, node, index)
+        # 3. What people are told.
+        one, verdict = found[0], found[0].document
         if not verdict.accepted:
             query = select(func.count()).where(same_work(verdicts, verdict), verdicts.c.accepted.is_(False))
             rejections = max(1, connection.execute(query).scalar_one())
@@ -146,6 +166,29 @@ class Documents:
                 of=len(left_out),
                 hint=f"{series.MAX_NAMES} metrics are shown, whose names print and have {series.MAX_METRIC} characters",
             )
+
+
+def _in_parts(found: Sequence[Placed[Any]]) -> Iterator[list[Placed[Any]]]:
+    """Yield what `Documents._judge` takes at once, and every other document by itself."""
+    some = dict[tuple[Any, ...], Placed[Any]]()
+    for one in found:
+        said, key = one.document, ()
+        if isinstance(said, Verdict) and said.accepted:
+            key = tuple(str(getattr(said, name)).lower() for name in KEY)
+        if some and (not key or key in some or len(some) == TOGETHER):
+            yield list(some.values())
+            some = {}
+        if key:
+            some[key] = one
+        else:
+            yield [one]
+    if some:
+        yield list(some.values())
+
+
+def _with_checksums(verdict: Verdict) -> Verdict:
+    given = {"node": to_checksum_address(verdict.node), "validator": to_checksum_address(verdict.validator)}
+    return verdict.model_copy(update=given)
 
 
 def _list(connection: Connection, one: Placed[LookList]) -> None:

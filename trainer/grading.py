@@ -20,8 +20,6 @@ from muster.chain.masters_file import read_masters
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.run_data import RunTasks
 from muster.errors import TRANSIENT, ConfigError, MismatchError
-from muster.tasksets.grades import grades_text, parse_grades
-from muster.tasksets.masters import Masters
 from muster.protocol.hashes import hex_hash
 from muster.protocol.masters import epoch_of, epochs_trained
 from muster.protocol.messages import ShownMaster
@@ -29,6 +27,8 @@ from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.runtime.loop import wait_for_event
+from muster.tasksets.grades import grades_text, parse_grades
+from muster.tasksets.masters import Masters
 from muster.verification.checks import grade_rows
 from muster.verification.rules import Rules
 from trainer.batches import WorkFile

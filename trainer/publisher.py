@@ -26,7 +26,6 @@ from muster.errors import (
     UnreachableError,
     WrongChainError,
 )
-from muster.tasksets.grades import grades_hash
 from muster.models.weights import check_scale
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.protocol.messages import RowCheck, StepDocument, StepFile, StepReport
@@ -37,6 +36,7 @@ from muster.settings.schema import Settings
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import difference_to, publish
 from muster.shardcast.retention import StepRetention
+from muster.tasksets.grades import grades_hash
 from trainer.batches import FileRef
 from trainer.checkpoint import CheckpointMetadata
 from trainer.metrics import Metrics

@@ -22,7 +22,6 @@ from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, 
 from muster.contracts import runs
 from muster.environments.scoring import Scorers
 from muster.errors import TRANSIENT, ConfigError, FinishedError, MismatchError, StorageError
-from muster.tasksets.masters import Masters
 from muster.models.files import vocabulary_of
 from muster.protocol.looks import LINK_HOURS, SETTLE_HOURS
 from muster.protocol.metric_names import HELD_OUT, REWARD, UNENDED, UNENDED_ALARM, UNENDED_HINT
@@ -33,6 +32,7 @@ from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import Next, PollLoop, wait_for_event
 from muster.runtime.process import run_together, to_the_end
 from muster.settings.schema import Settings, TrainerSettings
+from muster.tasksets.masters import Masters
 from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import Profile
 from muster.verification.rules import Rules

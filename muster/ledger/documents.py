@@ -108,13 +108,16 @@ def record_verdicts(
     A later one of a validator about the same work takes the place of an earlier.
     """
     # 1. The verdicts, and the calls beside them, which a database that is filled again lacks.
+    called = [
+        KeptCall.model_validate_json(one.at.beside).model_dump()
+        | {"node": one.document.node, "index": one.document.index, "lapsed": ""}
+        for one in found
+        if one.at.beside
+    ]
+    insert_new(connection, calls, called)
     counted = Counter[tuple[Any, ...]]()
     for one in found:
         verdict = one.document
-        if one.at.beside:
-            call = KeptCall.model_validate_json(one.at.beside)
-            row = {"node": verdict.node, "index": verdict.index, **call.model_dump(), "lapsed": ""}
-            insert_once(connection, calls, row)
         gone = connection.execute(_REMOVE, verdict.model_dump(include=set(KEY))).scalar_one_or_none()
         if gone is not None:
             counted[verdict.validator, "accepts" if gone else "rejections"] -= 1

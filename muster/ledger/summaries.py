@@ -265,6 +265,7 @@ def forget_day(connection: Connection, queries: Queries, work: DayOfWork) -> Non
         for first, last, *_ in endings:
             for table in (verdicts, calls, uploads):
                 connection.execute(delete(table).where(*within(table, node, first, last)))
+            tallies.mark_spent(connection, node, first, last)
 
 
 def day_in(works: Sequence[DayOfWork], node: str, index: int) -> int | None:

@@ -195,9 +195,10 @@ def spent_by(connection: Connection, step: int) -> list[Any]:
     return list(connection.execute(query.where(spent.c.step == step)))
 
 
-def mark_spent(connection: Connection, node: str, index: int) -> None:
-    """Note of a commitment whether a report has used its file or left it out."""
-    connection.execute(_MARK_ONE, {"of_node": node, "of_index": index})
+def mark_spent(connection: Connection, node: str, first: int, last: int | None = None) -> None:
+    """Note of a node's commitment, or of those up to the `last`, whether a report has used the file or left it out."""
+    given = {"of_node": node, "first": first, "last": first if last is None else last}
+    connection.execute(_MARK_SOME, given)
 
 
 def has_batch(connection: Connection, step: int) -> bool:
@@ -233,7 +234,9 @@ _MARK: Final = update(commitments).values(
         exists().where(OUTCOME, outcomes.c.spent),
     )
 )
-_MARK_ONE: Final = _MARK.where(*_OURS)
+_MARK_SOME: Final = _MARK.where(
+    commitments.c.node == bindparam("of_node"), commitments.c.index.between(bindparam("first"), bindparam("last"))
+)
 _MARK_WITHIN: Final = _MARK.where(commitments.c.block.between(bindparam("first"), bindparam("last")))
 _UNCREDIT: Final = delete(credits).where(
     credits.c.node == bindparam("of_node"), credits.c.index == bindparam("of_index")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
@@ -20,12 +21,17 @@ from testbed.http import open_url
 from testbed.processes import Process
 from testbed.waiting import BOUND
 
+PORTS: Final = range(12_000, 32_000)
+"""Below those that Linux gives to outgoing connections."""
+
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a TCP port that nothing listens on right now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
+    """Return a TCP port that nothing listens on right now, and that no outgoing connection is given meanwhile."""
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((host, port))
+            return port
 
 
 class Anvil(Process):

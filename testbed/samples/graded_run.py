@@ -11,12 +11,12 @@ from muster.constants import MICRO
 from muster.contracts.codec import Event, Place
 from muster.contracts.runs import CheckpointPublished, WorkCommitted
 from muster.errors import MismatchError, NotFoundError, RefusedError
-from muster.tasksets.grades import UNSURE_FUEL, grades_hash, grades_text, parse_grades
-from muster.tasksets.masters import Masters
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.protocol.messages import ShownMaster, StepDocument, StepFile
 from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
+from muster.tasksets.grades import UNSURE_FUEL, grades_hash, grades_text, parse_grades
+from muster.tasksets.masters import Masters
 from testbed.samples.commitments import committed
 from testbed.samples.messages import NOTHING
 from testbed.samples.private_tests import MASTERS, right_text, sealed_rows, sealed_rules

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from muster.authoring.tasks.sealing import seal_set
+from muster.rollouts.schema import Rollout
 from muster.tasksets.grades import grades_text
 from muster.tasksets.masters import Masters
-from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import TaskSet
 from muster.verification.checks import grade_rows
 from muster.verification.rules import Rules

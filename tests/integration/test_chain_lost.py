@@ -74,6 +74,7 @@ async def running(folder: Path) -> AsyncIterator[Run]:
         folder=folder,
         chain=settings,
         orchestrator_url="",
+        explorer_url="",
         nodes=(),
         ports={"chain": port},
         saved=folder / "chain" / "state.json",

@@ -25,7 +25,7 @@ from muster.settings.sources import load_settings
 from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.shape import Shape
 from testbed.sql_costs import CountedDatabase, Reads, reads_of
-from testbed.waiting import BOUND
+from testbed.waiting import BOUND, until
 
 SMALL = Shape(steps=2_000, nodes=200, commitments=20_000, at_work=40, moot=20_000)
 FULL = Shape(moot=100_000)
@@ -144,6 +144,7 @@ async def test_no_read_of_the_explorer_grows_with_the_run(big: BigRun, monkeypat
             routes = documents_of(app) + [route.path for route in pages.routes if isinstance(route, APIRoute)]
             assert len(routes) > 40
             asked = [*paths_of(big, routes), *asked_of_explorer(big)]
+            await until(lambda: not service.unready(), "chain and log are read")
             assert await unbounded(big, app, service.database, asked) == []
 
 

@@ -6,7 +6,6 @@ Real chain, whose clock the test moves, real processes, on a folder with SQLite 
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -55,17 +54,17 @@ class DayStory(Story):
         book, accuser = self.run_fixture.book, self.run_fixture.key(validator).address
         return canonical_json({"chain_id": book.chain_id, "runs": book.runs, "run": self.run, "accuser": accuser})
 
-    async def page(self) -> str:
-        """Wait until the page counts all work and verdicts; return all of it but what a clock changes, as JSON."""
+    async def page(self) -> dict[str, Any]:
+        """Wait until the page counts all work and verdicts; return all of it but what a clock changes."""
 
-        async def found() -> str | None:
+        async def found() -> dict[str, Any] | None:
             summary = await asyncio.to_thread(self.explorer.summary)
             sums = [sum(line[kind] for line in summary.get("nodes", [])) for kind in ("commitments", "accepted")]
             if sums != [6, 4]:
                 return None
-            return json.dumps({name: value for name, value in summary.items() if name not in FORGETTABLE})
+            return {name: value for name, value in summary.items() if name not in FORGETTABLE}
 
-        return str(await until(found))
+        return await until(found)
 
     async def nodes(self) -> list[Any]:
         """How the work of each worker ended, and what is told of two commitments of a day that went."""

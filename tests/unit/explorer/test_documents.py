@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from muster.contracts.run_terms import Keys, Tenure
 from muster.contracts.runs import WorkCommitted
 from muster.ledger import tables
 from muster.ledger.database import Database
-from muster.ledger.documents import KeptCall, newest_sums
+from muster.ledger.documents import KeptCall, Placed, newest_sums
 from muster.ledger.summaries import DayOfWork, restore
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import UNSIGNED, sign_message
@@ -86,6 +88,10 @@ def lie(key: QuickSigner = WANDA, **changes: Any) -> SignedText:
     return sign_text(key, HERE, "misbehaviour", MisbehaviourReport(**(values | changes)))
 
 
+ABOUT = "run 1 of 0xab on chain 31337"
+OF_DATABASE = ("writes", "identity", "about", "version")
+
+
 class Reader:
     """An explorer's database, and documents as the log has them."""
 
@@ -94,16 +100,22 @@ class Reader:
         self.documents = Documents(HERE, run.queries, OWNER.address)
         self.place = 0
 
-    async def take(self, kind: str, signed: Any, beside: str | None = None) -> bool:
-        """Take in a document or a text; return whether it opens."""
+    def open(self, kind: str, signed: Any, beside: str | None = None) -> Placed[Any] | None:
+        """Open a document or a text at the next place."""
         text = signed if isinstance(signed, str) else signed.to_bytes().decode()
         beside = (BESIDE if kind == "verdict" else "") if beside is None else beside
         entry = LogEntry(place=self.place, kind=kind, came=CAME, received=RECEIVED, text=text, beside=beside)
         self.place += 1
-        found = self.documents.open(entry)
-        if found is not None:
-            await self.database.write(lambda connection: self.documents.project(connection, [found]))
+        return self.documents.open(entry)
+
+    async def take(self, kind: str, signed: Any, beside: str | None = None) -> bool:
+        """Take in a document or a text; return whether it opens."""
+        found = self.open(kind, signed, beside)
+        await self.project([found] if found else [])
         return found is not None
+
+    async def project(self, found: Sequence[Placed[Any]]) -> None:
+        await self.database.write(lambda connection: self.documents.project(connection, found))
 
     async def rows(self, *columns: Any) -> list[tuple[Any, ...]]:
         query = select(*columns).order_by(*columns)
@@ -115,19 +127,20 @@ class Reader:
         return [(kind, at, json.loads(data)) for _, kind, at, data in found if kind in kinds]
 
     async def content(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Return every row, but how many writes there were."""
+        """Return every row, but those of the database itself."""
 
         def read(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
             found = {table.name: connection.execute(select(table)).all() for table in tables.metadata.sorted_tables}
-            return {table: sorted(tuple(row) for row in rows if row[0] != "writes") for table, rows in found.items()}
+            return {
+                table: sorted(tuple(row) for row in rows if row[0] not in OF_DATABASE) for table, rows in found.items()
+            }
 
         return await self.database.read(read)
 
 
-@pytest.fixture
-async def reader(database: Database, tmp_path: Path) -> Reader:
+async def opened(database: Database, folder: Path) -> Reader:
     """Two commitments, of one only a summary; a name, a score and a list of looks that are not the first."""
-    run = SampleRun(database, tmp_path, accepts_required=1)
+    run = SampleRun(database, folder, accepts_required=1)
     keys = (Keys(key.address, OWNER.address, OWNER.address) for key in (FORMER, TRAINER))
     run.queries.keys = RunKeys(tuple(Tenure(one, since) for since, one in enumerate(keys)))
     run.at(HOUR * 3600)
@@ -143,6 +156,11 @@ async def reader(database: Database, tmp_path: Path) -> Reader:
     assert await reader.take("score", score(0.25, 5))
     assert await reader.take("looks", looks(7, FORMER))
     return reader
+
+
+@pytest.fixture
+async def reader(database: Database, tmp_path: Path) -> Reader:
+    return await opened(database, tmp_path)
 
 
 # What is taken
@@ -293,6 +311,38 @@ async def test_the_same_document_again_changes_nothing(reader: Reader) -> None:
         reader.place -= 1
         assert await reader.take(kind, signed)
         assert await reader.content() == once, kind
+
+
+POOL = [
+    ("verdict", verdict(accepted=True, reason=None)),
+    ("verdict", verdict(accepted=True, reason=None, file_hash=hash_of("another"), inspected=7)),
+    *[("verdict", verdict(key, accepted=True, reason=None)) for key in (VIKTOR, OTHER, WANDA)],
+    *[("verdict", verdict(key, accepted=True, reason=None, index=index)) for key in (VERA, VIKTOR) for index in (1, 2)],
+    ("verdict", verdict(accepted=True, reason=None, node=WANDA.address.lower(), validator=VERA.address.lower())),
+    ("verdict", verdict(accepted=True, reason=None, root=hash_of("another"))),
+    ("verdict", verdict()),
+    ("verdict", verdict(VIKTOR, reason="data_missing")),
+    ("report", report()),
+    ("report", report(step=4, batch=[], dropped=[hash_of("another")])),
+    ("name", name()),
+]
+"""Of the first two the later takes the place of the earlier, whose file counts."""
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_page_leads_to_the_same_as_its_documents_one_by_one(
+    reader: Reader, new_database_url: Callable[[], str], tmp_path: Path, seed: int
+) -> None:
+    database = await Database.open(new_database_url(), ABOUT)
+    other = await opened(database, tmp_path / "other")
+    assert await other.content() == await reader.content()
+    chosen = [*POOL[:2], *Random(seed).choices(POOL, k=40)]
+    for kind, signed in chosen:
+        assert await reader.take(kind, signed)
+    found = [other.open(kind, signed) for kind, signed in chosen]
+    await other.project([one for one in found if one is not None])
+    assert await other.content() == await reader.content()
+    await database.close()
 
 
 # What is not

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from muster.chain.masters_file import write_masters
 from muster.clients.storage import ContentStore
 from muster.errors import ConfigError
-from muster.tasksets.masters import Masters
 from muster.protocol.hashes import content_hash
+from muster.tasksets.masters import Masters
 from muster.tasksets.taskset import DOCUMENT_NAME, SHARDS_NAME
 from muster.verification.profiles import profile_hash
 from orchestrator.run_info import offer_files, warn_of_lacks

@@ -12,9 +12,9 @@ import pytest
 
 from muster.chain.masters_file import write_masters
 from muster.errors import ConfigError, MismatchError, UnreachableError
-from muster.tasksets.masters import Masters
 from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import ShownMaster
+from muster.tasksets.masters import Masters
 from testbed.samples.commitments import committed, honest_rows, rules
 from testbed.samples.private_tests import MASTERS, right_text, sealed_rows, sealed_rules
 from testbed.samples.trainer import Orchestrator, accepted_work_of, commit, journal_in, judge

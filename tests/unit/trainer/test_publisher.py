@@ -24,12 +24,12 @@ from muster.errors import (
     UnfundedError,
     UnreachableError,
 )
-from muster.tasksets.grades import grades_hash
 from muster.models.weights import FINAL_NORM
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import LogDocument, LogEntry, LogPage, StepDocument, StepFile, StepReport
 from muster.settings.schema import Settings
 from muster.shardcast.format.store import described
+from muster.tasksets.grades import grades_hash
 from testbed.samples.commitments import RUNS, rules
 from testbed.samples.models import nudge, write_model
 from trainer.batches import FileRef

@@ -12,10 +12,10 @@ from muster.authoring.tasks.sealing import seal_set
 from muster.constants import MICRO
 from muster.environments.task import Task
 from muster.errors import MismatchError
+from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.grades import RowGrade, grades_text
 from muster.tasksets.masters import Masters
 from muster.tasksets.sealing import seal_task
-from muster.tasksets.build import NewPart, write_task_set
 from muster.verification.checks import check_rows, grade_rows
 from muster.verification.rules import Rules
 from testbed.samples.commitments import drawn, honest_rows, rules, tokens_of

@@ -12,13 +12,13 @@ import pytest
 from muster.constants import MICRO
 from muster.environments.scoring import Scorers
 from muster.errors import UnreachableError
-from muster.tasksets.sealing import seal_task
 from muster.models.init import make_tokenizer
 from muster.protocol.draws import Draw
 from muster.protocol.kinds import kind_of
 from muster.protocol.prompts import end_token
 from muster.sandbox.component import local_component
 from muster.tasksets.build import NewPart, write_task_set
+from muster.tasksets.sealing import seal_task
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 from muster.verification.bundles import Inspection, make_bundle
 from muster.verification.checks import ROW_CHECKS, CheckedRow, Finding, check_rows

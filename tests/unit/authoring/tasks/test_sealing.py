@@ -15,10 +15,10 @@ from muster.authoring.tasks.mixing import mix_sets
 from muster.authoring.tasks.sealing import seal_set
 from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError, UsageError
-from muster.tasksets.masters import Masters
-from muster.tasksets.sealing import open_task, seal_task
 from muster.tasksets.build import NewPart, write_subset, write_task_set
 from muster.tasksets.document import TaskSetDocument
+from muster.tasksets.masters import Masters
+from muster.tasksets.sealing import open_task, seal_task
 from muster.tasksets.taskset import TaskSet
 from testbed.samples.task_sets import ARITHMETIC, numbered, write_numbered
 
