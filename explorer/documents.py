@@ -1,4 +1,4 @@
-"""Read the log's documents: who may have signed each kind, what it leads to, and what people are told of it.
+"""Read the log's documents: who may have signed each kind, what it leads to, and what people read of it.
 
 Nothing of another machine is believed: a document of which the signature, the signer or a fact of the chain is not
 right leads to nothing. What is beside it (when it came, who was called) is the orchestrator's word.
@@ -137,7 +137,7 @@ class Documents:
             if name in reported:
                 tallies.add(connection, node, "files", int(reported[name]))
                 tallies.mark_spent(connection, node, index)
-        # 3. What people are told.
+        # 3. What people read of them.
         one, verdict = found[0], found[0].document
         if not verdict.accepted:
             query = select(func.count()).where(same_work(verdicts, verdict), verdicts.c.accepted.is_(False))

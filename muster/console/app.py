@@ -45,7 +45,7 @@ NOUNS: Final = {
     "serve": "Serve a checkpoint, or a checked step of a run, by the OpenAI API on this machine.",
     "trainer": "The trainer: batches, updates, checkpoints.",
     "orchestrator": "The orchestrator: uploads, verdicts, demand.",
-    "explorer": "Show a run on a page of your own, from its chain and its log: anybody can, for anybody's run.",
+    "explorer": "Show a run on a page of your own, from its chain and its log: yours or another's.",
     "chain": "The contracts: deploy them, look at a deployment.",
 }
 """What --help says, in its order."""

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -18,7 +17,7 @@ from muster.clients.run_data import task_set_path
 from muster.console import sampling
 from muster.console.evaluate.weights import fetch_run_step
 from muster.console.session import Options, Session
-from muster.ledger.tables import entries, node_names, scores
+from muster.ledger.tables import entries
 from muster.models.files import model_hash
 from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import recover_signer
@@ -31,9 +30,10 @@ from testbed.runs.world import World, published
 HINT = "choose up to 40 letters, digits, single spaces and . _ - + # ', with a letter or digit in it"
 
 
-def documents(orchestrator: Orchestrator, table: Any) -> list[Any]:
-    """The documents in a table of the orchestrator's database."""
-    return [document for (document,) in asyncio.run(orchestrator.rows(table, "document"))]
+def documents(orchestrator: Orchestrator, kind: str) -> list[str]:
+    """The documents of a kind that count, by their keys."""
+    rows = asyncio.run(orchestrator.rows(entries, "kind", "key", "text"))
+    return [text for _, text in sorted({key: text for one, key, text in rows if one == kind}.items())]
 
 
 def machine_of(run_fixture: RunFixture, settings: dict[str, object], folder: Path) -> Machine:
@@ -86,11 +86,11 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
         "this needs a confirmation, and there is no terminal to ask on",
         "add --yes",
     )
-    assert documents(orchestrator, node_names) == []
+    assert documents(orchestrator, "name") == []
 
     decomposed = ("node", "name", " Zoe\u0308's box #1 ", *words[3:])
     assert machine.json(*decomposed, "--yes") == expected
-    [document] = documents(orchestrator, node_names)
+    [document] = documents(orchestrator, "name")
     kept = NodeName.model_validate_json(document)
     assert (kept.node, kept.name) == (node, "Zoë's box #1")
     assert recover_signer(run_fixture.domain, kept) == run_fixture.key("operator of w1").address
@@ -106,7 +106,7 @@ def test_an_operator_names_a_node_and_takes_the_name_back(
     own = ("node", "name", "", "--operator", "./operator-of-w1.key", "--yes")
     removed = machine.json(*own, "--node", "./w1.key")
     assert removed == {**expected, "name": ""}
-    [document] = documents(orchestrator, node_names)
+    [document] = documents(orchestrator, "name")
     assert NodeName.model_validate_json(document).name == ""
 
 
@@ -149,7 +149,7 @@ def test_the_nodes_of_others_cannot_be_named(
         f"error: {node} is a node of run {run_fixture.run}, and the settings are for run {run_fixture.run + 1}\n"
         f"  next: set run = {run_fixture.run}, and orchestrator.url to that run's\n",
     )
-    assert documents(orchestrator, node_names) == []
+    assert documents(orchestrator, "name") == []
 
 
 # muster eval --publish
@@ -210,7 +210,7 @@ def test_a_score_of_a_step_is_published(world: World, oracle: Oracle, tmp_path: 
     words = ("eval", "--run", run, "gsm8k", "--publish", "--yes")
 
     def scored() -> list[BenchmarkScore]:
-        found = documents(world.orchestrator, scores)
+        found = documents(world.orchestrator, "score")
         return [BenchmarkScore.model_validate_json(document) for document in found]
 
     # 1. Refused before anything is asked: another's key, no step, no whole benchmark, a dry run.

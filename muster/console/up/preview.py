@@ -23,7 +23,7 @@ from muster.shardcast.fetch.connection import url_problem
 MAX_AMOUNT = 1 << 96
 """Token wei; who says more is wrong."""
 EXPLORER_SECONDS = 5.0
-"""Longest wait for an explorer, which nobody needs."""
+"""Longest wait for an explorer."""
 
 
 async def fetch_earnings(session: Session, chain: Chain, run: int) -> DayEarnings | None:
