@@ -13,7 +13,8 @@ import requests
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import StepReport
 from muster.protocol.requests import sign_request
-from orchestrator.admission import ALWAYS, WAIT_SECONDS
+from muster.runtime.slots import WAIT_SECONDS
+from orchestrator.admission import ALWAYS
 from testbed.big_run.process import BigRun, big_run
 from testbed.big_run.shape import Shape
 from testbed.chain.anvil import free_port
