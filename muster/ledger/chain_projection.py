@@ -80,7 +80,7 @@ TIMED: Final = (Registered, Convicted, Fined, Claimed, Voided)
 """Those of them that are written down with the time of their block."""
 
 MAX_TIMED: Final = 256
-"""Newest events of a piece of the chain that are recorded with the time of their block; earlier ones with the earliest."""
+"""Newest events of a piece of the chain that have the time of their block; earlier ones have the earliest of these."""
 
 _MAX_POSITION: Final = (1 << 63) - 1
 """What a column can hold. A leaf's position is what its worker wrote, up to 256 bits."""
