@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from functools import cache, partial
@@ -22,7 +21,7 @@ from muster.protocol.messages import JoinDocument
 from muster.runtime import problems, telemetry
 from muster.runtime.http_metrics import Measured
 from muster.runtime.http_server import TypedAnswers
-from muster.runtime.problem_document import Problem
+from muster.runtime.problems import openapi_document
 from muster.runtime.routing import json_response
 
 
@@ -39,20 +38,13 @@ def create_app(service: ExplorerService) -> FastAPI:
     app.add_middleware(TypedAnswers)
     for router in (about, documents, pages):
         app.include_router(router)
-    app.state.openapi = cache(partial(_document, app))
+    app.state.openapi = cache(partial(openapi_document, app))
     return app
 
 
 def create_asgi(service: ExplorerService) -> ASGIApp:
     """Make the application with what stands before the framework."""
     return Measured(create_app(service))
-
-
-def _document(app: FastAPI) -> bytes:
-    """Return the OpenAPI document, which defines what `documented` refers to."""
-    document = app.openapi()
-    document["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
-    return json.dumps(document).encode()
 
 
 about = APIRouter(tags=["service"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -45,12 +44,8 @@ class Current:
     async def reading(self) -> AsyncIterator[None]:
         """Read while the block runs."""
         loop = PollLoop(log, "current", POLL_SECONDS, transient=(*TRANSIENT, StorageError, CheckError))
-        task = asyncio.create_task(loop.run(self.poll), name="current")
-        try:
+        async with loop.running(self.poll):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def poll(self) -> Next:
         """Read the list. Raises TRANSIENT errors, CheckError, StorageError."""

@@ -6,6 +6,7 @@ The task set and the files of the tokenizer stay. Of rollouts the KEPT_FILES tha
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import OrderedDict
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -21,7 +22,7 @@ from muster.runtime import telemetry
 from muster.runtime.files import write_durably
 from muster.tasksets.document import MAX_DOCUMENT_BYTES
 
-KEPT_FILES: Final = 64
+KEPT_FILES: Final = 16
 """Of rollouts, and of the shards of tasks they were drawn from."""
 MAX_FOLDERS: Final = 8
 """Folders of the run's files that may be a tokenizer's."""
@@ -49,6 +50,7 @@ class RunFiles:
             await self._keep("0x" + terms.task_root.hex(), MAX_DOCUMENT_BYTES)
         except CheckError as error:
             log.warning("the task set cannot be had: whose tasks they are is not shown", reason=str(error))
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)  # the run may offer others now
         folders = dict[str, dict[str, str]]()
         for path, name in sorted(described.files.items()):
             where = PurePosixPath(path)

@@ -5,7 +5,6 @@ Reads are open to everybody, since they reveal nothing private; writes are signe
 
 from __future__ import annotations
 
-import json
 from datetime import date
 from functools import cache, partial
 from importlib.metadata import version
@@ -44,8 +43,7 @@ from muster.protocol.messages import (
 from muster.runtime import problems, telemetry
 from muster.runtime.http_metrics import Measured
 from muster.runtime.http_server import TypedAnswers
-from muster.runtime.problem_document import Problem
-from muster.runtime.problems import documented
+from muster.runtime.problems import documented, openapi_document
 from muster.runtime.routing import AddressPath, HashPath, Index, document_response, json_response
 from orchestrator.admission import CHECK
 from orchestrator.announcement_routes import announced
@@ -109,20 +107,13 @@ def create_app(service: OrchestratorService) -> FastAPI:
     app.add_middleware(TypedAnswers)
     for router in (about, files, judgements, runs, shown, documents_log, contributed, announced, shown_elsewhere):
         app.include_router(router)
-    app.state.openapi = cache(partial(_document, app))
+    app.state.openapi = cache(partial(openapi_document, app))
     return app
 
 
 def create_asgi(service: OrchestratorService) -> ASGIApp:
     """Make the application with what stands before the framework."""
     return Measured(HotReads(create_app(service), service.run, service.demand))
-
-
-def _document(app: FastAPI) -> bytes:
-    """Return the OpenAPI document, which defines what `documented` refers to."""
-    document = app.openapi()
-    document["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
-    return json.dumps(document).encode()
 
 
 # About the service

@@ -114,12 +114,8 @@ class Retention:
     async def sweeping(self) -> AsyncIterator[None]:
         """Sweep while the block runs."""
         loop = PollLoop(log, "retention", POLL_SECONDS, transient=(*TRANSIENT, StorageError, CheckError))
-        task = asyncio.create_task(loop.run(self.poll), name="retention")
-        try:
+        async with loop.running(self.poll):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     async def poll(self) -> Next:
         """Sweep what is due, unless another process leads or the chain is not read. Raises StorageError."""

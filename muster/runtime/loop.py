@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeVar
@@ -57,6 +57,16 @@ class PollLoop:
         self._repeats = Repeats()
         self._waits = False
         """Whether its last line says why it waits."""
+
+    @asynccontextmanager
+    async def running(self, poll: Poll) -> AsyncIterator[None]:
+        """Run beside the block. What is not transient ends the loop, and not the block."""
+        task = asyncio.create_task(self.run(poll), name=self.what)
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def run(self, poll: Poll, event: asyncio.Event | None = None) -> None:
         """Call `poll` until cancelled. Raises what is not transient."""

@@ -5,6 +5,7 @@ A refusal is a `RefusedError`, the same type the client raises when it reads the
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -134,6 +135,13 @@ def _allowed(app: FastAPI, scope: Scope) -> list[str]:
     """Return the methods of all routes at this path; starlette names those of the first only."""
     at_path = (route for route in app.routes if isinstance(route, Route) and route.path_regex.match(scope["path"]))
     return sorted({method for route in at_path for method in route.methods or ()})
+
+
+def openapi_document(app: FastAPI) -> bytes:
+    """Return the OpenAPI document of `app`, which defines what `documented` refers to."""
+    document = app.openapi()
+    document["components"]["schemas"].setdefault("Problem", Problem.model_json_schema())
+    return json.dumps(document).encode()
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -65,6 +65,13 @@ async def test_files_of_a_tokenizer_are_kept_by_folder_whatever_it_is_called(
     assert found == {"run/0/tokenizer.json": b"one", "run/1/config.json": b"two", "run/1/tokenizer.json": b"three"}
 
 
+async def test_files_that_a_run_offers_no_more_go(files: RunFiles, served: Served) -> None:
+    """Files of a tokenizer count together: one that is left over would hide it."""
+    await files.prepare(offered(served, **{"a/config.json": b"one", "a/vocab.json": b"two"}), TERMS)
+    await files.prepare(offered(served, **{"a/config.json": b"one"}), TERMS)
+    assert [path.name for path in files.folder.rglob("*.json")] == ["config.json"]
+
+
 async def test_no_more_folders_than_a_run_can_need_are_fetched(files: RunFiles, served: Served) -> None:
     paths = {f"{number:03}/config.json": str(number).encode() for number in range(MAX_FOLDERS + 3)}
     await files.prepare(offered(served, **paths), TERMS)

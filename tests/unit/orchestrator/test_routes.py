@@ -118,7 +118,7 @@ async def test_metrics_are_made_once_a_second_and_the_document_once(monkeypatch:
         return b"{}"
 
     monkeypatch.setattr(app_module, "scrape", scrape)
-    monkeypatch.setattr(app_module, "_document", document)
+    monkeypatch.setattr(app_module, "openapi_document", document)
     app = create_app(cast(Any, SimpleNamespace(metrics=KeptAnswers(1.0, lambda: clock))))
     together = await asyncio.gather(*(body_of(app, "/metrics") for _ in range(64)))
     assert set(together) == {b"1"}
