@@ -38,7 +38,7 @@ BUDGET: Final[dict[str, int]] = {
     "adversary": 148,
     "benchmarks": 16_920,
     MODULES: 220,
-    "explorer": 5_984,
+    "explorer": 5_973,
     "muster/authoring": 5_800,
     "muster/chain": 3_328,
     "muster/clients": 2_925,
@@ -50,14 +50,14 @@ BUDGET: Final[dict[str, int]] = {
     "muster/proofs": 623,
     "muster/protocol": 4_507,
     "muster/rollouts": 861,
-    "muster/runtime": 3_403,
+    "muster/runtime": 3_421,
     "muster/sandbox": 2_385,
     "muster/settings": 801,
     "muster/shardcast": 4_437,
     "muster/swarm": 3_026,
     "muster/tasksets": 1_417,
     "muster/verification": 3_705,
-    "orchestrator": 4_669,
+    "orchestrator": 4_656,
     "testbed": 14_814,
     "trainer": 4_972,
     "validator": 2_882,
@@ -71,7 +71,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 77_639, "benchmarks and testbed": 31_734}
+SUMS: Final = {"production": 77_633, "benchmarks and testbed": 31_734}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05
