@@ -20,7 +20,6 @@ from muster.runtime.http_metrics import measure
 from muster.runtime.request_ids import answer_header
 from orchestrator.demand_board import MAX_HELD_SECONDS, DemandAnswer, DemandBoard
 
-HEALTH: Final = b'{"status":"alive"}'
 DEMAND_ROUTE: Final = "/v1/runs/{run}/demand"
 HELD_ROUTE: Final = DEMAND_ROUTE + "?wait"
 WAITING: Final = re.compile(rb"wait=([0-9]{1,2})&seen=([0-9]{1,10}-[01]-[01])")
@@ -35,7 +34,7 @@ class _RoutePath(NamedTuple):
     path: str
 
 
-_HEALTH, _DEMAND = _RoutePath("/healthz"), _RoutePath(DEMAND_ROUTE)
+_DEMAND: Final = _RoutePath(DEMAND_ROUTE)
 
 
 def wait_of(scope: Scope, run: int) -> tuple[int, str] | None:
@@ -104,17 +103,12 @@ class HotReads:
         if answer is None:
             await self._app(scope, receive, send)
             return
-        scope["route"], body, headers = answer
-        headers = [(b"content-length", b"%d" % len(body)), *TYPED, *headers]
+        scope["route"] = _DEMAND
+        headers = [(b"content-length", b"%d" % len(answer.body)), *TYPED, _tag(answer)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": "http.response.body", "body": answer.body})
 
-    async def _answer(self, scope: Scope) -> tuple[_RoutePath, bytes, list[tuple[bytes, bytes]]] | None:
-        """Return an answer: its route, body and further headers. None for what is left to the routes."""
-        path, query = scope["path"], scope["query_string"]
-        if path == "/healthz" and not query:
-            return _HEALTH, HEALTH, []
-        if path != self._demand_path or (query and wait_of(scope, self._run) is None):
-            return None
-        answer = await self._board.answer()
-        return _DEMAND, answer.body, [_tag(answer)]
+    async def _answer(self, scope: Scope) -> DemandAnswer | None:
+        """Return an answer, or None for what is left to the routes."""
+        plain = scope["path"] == self._demand_path and not scope["query_string"]
+        return await self._board.answer() if plain or wait_of(scope, self._run) is not None else None

@@ -94,10 +94,6 @@ class OrchestratorService:
     def run(self) -> int:
         return self.settings.run
 
-    def stop_waiting(self) -> None:
-        """End the answers that have no end by themselves, or a late one."""
-        self.demand.stop()
-
     async def unready(self) -> list[str]:
         """Return why this service cannot do its work now; empty when it can."""
         checks = {"storage": self.uploads.files.check(), "database": self.database.check()}

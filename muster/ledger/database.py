@@ -17,7 +17,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-LANE: Final = ContextVar[str]("lane", default="members")
-"""Whose readers the reads of this task take: a key of _READERS (`orchestrator.admission`)."""
-
 TURN_SECONDS: Final = 15.0
 """Longest wait for what is under way in the database to end, before a piece of work is refused."""
 
@@ -56,8 +52,8 @@ _URLS: Final = "sqlite:///FILE, or postgresql://USER:PASSWORD@HOST/DATABASE"
 _SQLITE: Final = ("sqlite", "sqlite+pysqlite")
 _POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _BUSY_MILLISECONDS: Final = 5_000
-_READERS: Final = {"members": 5, "public": 2}
-"""Reads at the same time for each kind of party, so those of strangers delay none of a member."""
+_READERS: Final = 7
+"""Reads at the same time."""
 _OPEN: Final = 2
 """Connections that stay open for one purpose: to read the version, and to hold the lease."""
 
@@ -77,9 +73,9 @@ class Database:
         self._engine = engine
         self._readers = _reading(engine)
         self._writers = _writing(engine)
-        self._may_read = {lane: asyncio.Semaphore(number) for lane, number in _READERS.items()}
+        self._may_read = asyncio.Semaphore(_READERS)
         self._writes = Batches(self._write_batch, most=MAX_BATCH)
-        self._threads = ThreadPoolExecutor(sum(_READERS.values()) + 1, "database")
+        self._threads = ThreadPoolExecutor(_READERS + 1, "database")
         """Separate threads, so that a database that hangs keeps no file from being served."""
         self._checked = float("-inf")
         self._check: asyncio.Task[None] | None = None
@@ -155,7 +151,7 @@ class Database:
 
         Raises StorageError when the database fails, or is busy for TURN_SECONDS.
         """
-        async with _turn(self._may_read[LANE.get()]):
+        async with _turn(self._may_read):
             return await asyncio.get_running_loop().run_in_executor(self._threads, _run, self._readers.connect, work)
 
     async def write(self, work: Callable[[Connection], T], *, news: bool = True) -> T:
@@ -302,7 +298,7 @@ def _engine(url: str) -> Engine:
         from muster.ledger.postgres import postgres_engine
     except ImportError as error:
         raise ConfigError(f"database url {_shown(url)!r}: {error}", hint="pip install 'psycopg[binary]'") from error
-    return postgres_engine(parsed, sum(_READERS.values()) + 1 + _OPEN)
+    return postgres_engine(parsed, _READERS + 1 + _OPEN)
 
 
 def _shared_version(engine: Engine) -> SharedVersion | None:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Connection, Table, and_, bindparam, exists, func, or_, select, tuple_
 
 from muster.constants import HOUR_SECONDS
-from muster.ledger.database import LANE, Database
+from muster.ledger.database import Database
 from muster.ledger.gas_pace import hourly_gas
 from muster.ledger.read_model import read_nodes
 from muster.ledger.run_facts import ChainState, KeptFacts, read_facts
@@ -142,12 +142,7 @@ class Queries:
 
     async def _keep(self, hour: int, make: Callable[[Connection], Any]) -> Any:
         """Return an answer, computed once for each version of the database and hour, however many ask meanwhile."""
-
-        async def read() -> Any:
-            LANE.set("members")  # of the task that makes it for all, though a stranger may have asked first
-            return await self._database.read(make)
-
-        return await self._kept.get((await self._database.current_version(), hour), read)
+        return await self._kept.get((await self._database.current_version(), hour), lambda: self._database.read(make))
 
     def update_status(self, connection: Connection, node: str, index: int) -> None:
         """Decide a commitment's status again."""

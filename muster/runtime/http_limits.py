@@ -87,7 +87,7 @@ class BoundedProtocol(HttpToolsProtocol):
     owner: Owner | None
     on_lost: Callable[[], object] | None
     """Called when the connection is gone; the application sets it while it answers."""
-    early: Callable[[BoundedProtocol, RequestResponseCycle], bool] = staticmethod(lambda *_: False)
+    early: Early = staticmethod(lambda *_: False)
     """Takes a request that it gives to `answer` or to `start` later, or returns False."""
 
     _timer: asyncio.TimerHandle | None
@@ -335,6 +335,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
 
 
+Early = Callable[[BoundedProtocol, RequestResponseCycle], bool]
+
+
 class _Flow(FlowControl):
     """uvicorn's, which makes its event when somebody waits for it: an event takes a kilobyte."""
 
@@ -391,7 +394,7 @@ def bounded_config(
     app: Any,
     table: ConnectionTable,
     limits: ConnectionLimits,
-    early: Callable[[BoundedProtocol, RequestResponseCycle], bool] = BoundedProtocol.early,
+    early: Early = BoundedProtocol.early,
     **options: Any,
 ) -> uvicorn.Config:
     """Return what serves an ASGI application by uvicorn within these limits, its connections kept in `table`."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from ipaddress import ip_network
+from typing import NamedTuple
 
 import uvicorn
 from starlette.datastructures import MutableHeaders
@@ -16,7 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from muster.constants import SLOWEST_BYTES_PER_SECOND
 from muster.errors import ConfigError
-from muster.runtime.http_limits import ConnectionLimits
+from muster.runtime import telemetry
+from muster.runtime.connection_table import ConnectionTable, connection_budget
+from muster.runtime.http_limits import BoundedProtocol, ConnectionLimits, Early, bounded_config
+from muster.runtime.request_ids import RequestIds
+from muster.runtime.slots import measure
+from muster.settings.schema import ExplorerSettings, OrchestratorSettings
 
 GRACE_SECONDS = 10
 """Time that requests under way have to end after SIGTERM."""
@@ -35,29 +43,54 @@ MOST_DESCRIPTORS = 1 << 20
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which leaves signals to `ending`: it would raise them again once it has cleaned up."""
+    """uvicorn, which leaves signals to `serve`: it would raise them again once it has cleaned up."""
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
 
 
-@contextlib.contextmanager
-def ending(servers: Sequence[Server], on_exit: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """End servers on SIGTERM and SIGINT; `on_exit` is called first, before requests under way are waited for."""
-    loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+class Served(NamedTuple):
+    """An application, and what else its server calls."""
 
-    def end(number: int) -> None:
-        for server in servers:
-            server.handle_exit(number, None)
-        on_exit()
+    app: ASGIApp
+    early: Early = BoundedProtocol.early
+    on_exit: Callable[[], object] = lambda: None
+    """Called on a signal, before requests under way are waited for."""
 
-    for number in signals:
-        loop.add_signal_handler(number, end, number)
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+
+async def serve(
+    name: str,
+    ours: OrchestratorSettings | ExplorerSettings,
+    run: int,
+    opened: Callable[[ConnectionTable], contextlib.AbstractAsyncContextManager[Served]],
+) -> None:
+    """Serve what `opened` yields until SIGTERM or SIGINT. It is opened once the port is ours. Raises as `listen`."""
+    log = telemetry.logger(name)
+    with listen(ours.host, ours.port, f"{name}.port") as listener:
+        budget, backlog = connection_budget(raise_descriptor_limit())
+        table = ConnectionTable(budget, map(ip_network, ours.trusted_proxies))
+        async with opened(table) as served:
+            options = {"backlog": backlog, "timeout_graceful_shutdown": GRACE_SECONDS}
+            server = Server(bounded_config(RequestIds(served.app), table, LIMITS, served.early, **options))
+            loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+
+            def end(number: int) -> None:
+                server.handle_exit(number, None)
+                served.on_exit()
+
+            host, port = listener.getsockname()[:2]
+            log.info("listening", host=host, port=port, run=run, connections=budget)
+            measure(table)
+            gc.collect()
+            gc.freeze()  # later collections skip the objects that live as long as the process, and so pause less
+            for number in signals:
+                loop.add_signal_handler(number, end, number)
+            try:
+                await server.serve([listener])
+            finally:
+                for number in signals:
+                    loop.remove_signal_handler(number)
+            log.info("stopped")
 
 
 def raise_descriptor_limit() -> int:

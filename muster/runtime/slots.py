@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable, address_group
 from muster.runtime.http_limits import BoundedProtocol
 from muster.runtime.problems import problem_response
 
+ALWAYS: Final = frozenset({"/healthz", "/readyz", "/version"})
+"""Answered without a slot."""
 WAIT_SECONDS: Final = 5.0
 """Longest wait for a slot."""
 REFUSED: Final = telemetry.counter("requests_refused", "Requests refused for want of room", ("kind",))
@@ -100,6 +102,45 @@ class Slots:
             del self._queues[party]
 
 
+class Admission:
+    """ASGI middleware around a whole application: a request holds a slot of its kind until its answer is sent."""
+
+    def __init__(self, app: ASGIApp, slots_by_kind: dict[str, Slots]) -> None:
+        self._app = app
+        self.slots_by_kind = slots_by_kind
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in ALWAYS:
+            await self._app(scope, receive, send)
+            return
+        scope["path"] = scope["path"].removesuffix("\n")  # which the end of a route's pattern takes
+        kind, party = await self.party(scope)
+        await self._answer(kind, party, self._inner(kind, party, scope), scope, receive, send)
+
+    async def party(self, scope: Scope) -> tuple[str, str]:
+        """Return whose request it is: the kind of party, and its address."""
+        return "reader", address_of(scope["state"]["connection"], Headers(scope=scope))
+
+    def _inner(self, _kind: str, _party: str, _scope: Scope) -> ASGIApp:
+        """Return what answers once there is a slot."""
+        return self._app
+
+    async def _answer(self, kind: str, party: str, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer in a slot of this kind, which is free again when the answer is sent; a list's when it is made."""
+        slots = self.slots_by_kind[kind]
+        if not await slots.acquire(party):
+            await refuse(kind)(scope, receive, send)
+            return
+        with ExitStack() as slot:
+            slot.callback(slots.release, party)
+
+            async def send_made(message: Message) -> None:
+                slot.close()
+                await send(message)
+
+            await app(scope, receive, send_made if kind == "list" else send)
+
+
 def refuse(kind: str) -> ASGIApp:
     """Return the answer for want of a slot, and count it."""
     REFUSED.labels(kind).inc()
@@ -115,9 +156,8 @@ def address_of(connection: BoundedProtocol, headers: Headers) -> str:
     return address_group(",".join(lines).rpartition(",")[2].strip()) or connection.address
 
 
-def measure(tables: Sequence[ConnectionTable]) -> None:
-    """Let the metrics of connections count those of all listeners."""
-    OPEN.set_function(lambda: sum(map(len, tables)))
-    OWNED.set_function(lambda: sum(table.owned for table in tables))
-    for table in tables:
-        table.on_close = lambda why: CLOSED.labels(why).inc()
+def measure(table: ConnectionTable) -> None:
+    """Let the metrics of connections count those of a table."""
+    OPEN.set_function(lambda: len(table))
+    OWNED.set_function(lambda: table.owned)
+    table.on_close = lambda why: CLOSED.labels(why).inc()

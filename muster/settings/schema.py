@@ -80,9 +80,6 @@ class OrchestratorSettings(Section):
     """Address to listen on; 0.0.0.0 for all."""
     port: int = Field(default=8600, ge=0, le=65535)
     """0 takes a free one, which the log names."""
-    public_port: int = Field(default=0, ge=0, le=65535)
-    """Port for unsigned reads (page, files, documents), behind a proxy that tells them apart (deploy/nginx): port then
-    answers signed requests and polls only. 0: port answers all."""
     database_url: str = "sqlite:///.muster/orchestrator.db"
     """sqlite:///FILE, or postgresql://USER:PASSWORD@HOST/DATABASE (the extra postgres); rebuilt from chain and storage
     when lost."""

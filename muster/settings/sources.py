@@ -81,6 +81,8 @@ def read_settings(path: Path | None = None, overrides: Mapping[str, object] | No
 
 RENAMED: Final = {"chain.explorer_url": "chain.block_explorer_url"}
 """Settings of earlier versions, by their names then."""
+GONE: Final = {"orchestrator.public_port": "leave it out: orchestrator.port answers all requests"}
+"""Settings of earlier versions that have no new name: what to do about each."""
 
 URL_KEYS: Final = ("orchestrator.database_url", "orchestrator.storage_url")
 """Settings whose URL may hold a relative path: sqlite:///FILE, file:FOLDER."""
@@ -208,6 +210,8 @@ def _put(values: dict[str, Any], sources: dict[str, str], key: str, value: objec
     """Set one dotted key. Raises ConfigError for a key that does not exist, with the nearest that does."""
     if new := RENAMED.get(key):
         raise ConfigError(f"the setting {key} (from {source}) is now called {new}", hint=f"write {new} there")
+    if hint := GONE.get(key):
+        raise ConfigError(f"the setting {key} (from {source}) is gone", hint=hint)
     if key not in known_keys():
         raise ConfigError(f"unknown setting {key} (from {source})", hint=_nearest(key))
     if key in URL_KEYS and isinstance(value, str):

@@ -21,8 +21,8 @@ from testbed.processes import Process
 CONFIG: Final = ROOT / "deploy" / "nginx" / "muster.conf"
 PROGRAM: Final = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 HOST: Final = "run.example.org"
-PORTS: Final = (8601, 18601, 8602, 18602, 8800)
-"""Of the two orchestrators, the members' and the public one of each; of the explorer."""
+PORTS: Final = (8601, 8602, 8800)
+"""Of the two orchestrators and the explorer."""
 
 
 class Nginx(Process):

@@ -43,10 +43,10 @@ def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Ru
 def nginx(run_fixture: RunFixture, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nginx, Orchestrator]]:
     """One of the two orchestrators is down: the one that reads are sent to. The other reads one body at a time."""
     folder = tmp_path_factory.mktemp("servers")
-    weights, port, public, explorer = folder / "weights", free_port(), free_port(), free_port()
-    proxy = Nginx(folder / "nginx", [port, public, free_port(), free_port(), explorer], weights)
+    weights, port, explorer = folder / "weights", free_port(), free_port()
+    proxy = Nginx(folder / "nginx", [port, free_port(), explorer], weights)
     trusted: dict[str, Any] = {"trusted_proxies": ["127.0.0.1"]}
-    settings = trusted | {"url": proxy.url, "explorer_url": proxy.url, "uploads_at_once": 1, "public_port": public}
+    settings = trusted | {"url": proxy.url, "explorer_url": proxy.url, "uploads_at_once": 1}
     with Orchestrator(run_fixture, folder / "orchestrator", port=port, **settings) as orchestrator:
         (weights / VERSION).mkdir(parents=True)
         shown = Explorer(run_fixture, folder / "explorer", proxy.url, port=explorer, **trusted)
@@ -97,8 +97,8 @@ def test_page_and_its_documents_are_the_explorers(run_fixture: RunFixture, nginx
     assert get(f"{proxy.url}/metrics")[0] == 404
 
 
-def test_each_request_reaches_its_listener(run_fixture: RunFixture, nginx: tuple[Nginx, Orchestrator]) -> None:
-    """None is misdirected: neither signed ones, nor writes without a signature, nor what nodes poll."""
+def test_each_request_is_answered(run_fixture: RunFixture, nginx: tuple[Nginx, Orchestrator]) -> None:
+    """Signed ones, writes without a signature, what nodes poll, and reads, which go to the one that is down first."""
     proxy, _ = nginx
     run = f"{proxy.url}/v1/runs/{run_fixture.run}"
     assert [get(url)[0] for url in (run, f"{run}/demand?x=1", f"{run}/overview")] == [200] * 3

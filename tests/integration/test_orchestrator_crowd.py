@@ -20,11 +20,14 @@ from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import StepReport
 from muster.protocol.requests import sign_request
 from muster.runtime.connection_table import connection_budget
+from muster.runtime.slots import WAIT_SECONDS
 from orchestrator.service import METRICS_SECONDS
 from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
-from testbed.waiting import BOUND
+from testbed.waiting import BOUND, until
 
-IDLE, SLOW = 600, 520
+IDLE, SLOW, READING = 600, 520, 64
+ASKED = 30
+"""Reports of the trainer, each of which it waits for."""
 HEALTH = ("/healthz", "/readyz", "/metrics", "/version")
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -97,6 +100,45 @@ async def test_slow_request_heads_do_not_block_clients(place: tuple[RunFixture, 
         for _, writer in slow:
             writer.write(b"GET /v1/runs/1 HTTP/1.1\r\nHost: x\r\nA: ")
         await expect_served(run_fixture, orchestrator, 1)
+
+
+async def test_crowd_of_readers_delays_no_member(place: tuple[RunFixture, Orchestrator]) -> None:
+    """64 connections read whole pages of the log, and documents, without a pause, while the trainer reports."""
+    run_fixture, orchestrator = place
+    run, node = run_fixture.run, run_fixture.key("w1").address
+    paths = [f"/v1/runs/{run}/log", f"/v1/nodes/{node}", f"/v1/runs/{run}", f"/v1/runs/{run}/current"]
+    answered, ended = [0], asyncio.Event()
+
+    async def read(number: int, streams: Streams) -> None:
+        while not ended.is_set():
+            assert (await ask(streams, paths[number % len(paths)]))[0] in (200, 503)
+            answered[0] += 1
+
+    async def report() -> list[float]:
+        """Return the seconds that each answer to the trainer took, shortest first."""
+        took = []
+        async with run_fixture.client(orchestrator.url, "trainer") as trainer:
+            for number in range(ASKED):
+                begun = time.monotonic()
+                await trainer.post_step(StepReport(run=run, step=number, metrics={}))
+                assert (await trainer.demand(run)).run == run
+                took.append(time.monotonic() - begun)
+        return sorted(took)
+
+    alone = await report()
+    async with connected(orchestrator, READING, "127.0.0.2") as opened:
+        crowd = [asyncio.create_task(read(number, streams)) for number, streams in enumerate(opened)]
+        try:
+            await until(lambda: answered[0] >= READING, "each of the crowd has an answer")
+            beside = await report()
+        finally:
+            ended.set()
+            await asyncio.gather(*crowd)
+    refused = re.findall(r'muster_requests_refused_total{kind="(\w+)"}', orchestrator.get("/metrics")[1].decode())
+    assert set(refused) <= {"stranger", "list"}
+    print(f"p99 alone {alone[-1]:.3f} s, beside {answered[0]} answers to the crowd {beside[-1]:.3f} s")
+    # One event loop serves both: a report waits for answers that are being made, never for a place in a queue.
+    assert beside[-1] < alone[-1] + WAIT_SECONDS
 
 
 async def test_a_signed_read_makes_its_connection_a_members(place: tuple[RunFixture, Orchestrator]) -> None:

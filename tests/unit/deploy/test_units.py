@@ -75,8 +75,7 @@ def test_units_agree_with_installed_services(unit: Path, tmp_path: Path, monkeyp
     settings = load_settings(None)
     if not keyless:
         assert settings.keys.password_file == Path("/run/credentials/password")
-    ports = settings.orchestrator.port, settings.orchestrator.public_port
-    assert ports == ((8601, 18601) if role == "orchestrator" else (8600, 0))
+    assert settings.orchestrator.port == (8601 if role == "orchestrator" else 8600)
 
 
 def test_log_files_of_the_units_are_rotated() -> None:

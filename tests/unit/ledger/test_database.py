@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from muster.errors import ConfigError, StorageError
 from muster.ledger import database as module
 from muster.ledger import tables
-from muster.ledger.database import LANE, Database
+from muster.ledger.database import Database
 from muster.ledger.statements import insert_once, upsert
 from testbed.waiting import BOUND, until
 
@@ -125,29 +125,26 @@ def insert(key: str) -> Callable[[Connection], bool]:
     return lambda connection: insert_once(connection, tables.meta, row(key))
 
 
-async def test_strangers_reads_delay_none_of_members(database: Database) -> None:
-    """64 of them wait behind two that hang; members' reads are answered meanwhile."""
+async def test_reads_that_hang_delay_no_write(database: Database) -> None:
+    """64 of them wait behind seven; what is written meanwhile is kept, and then all are answered in order."""
     hangs, began = Event(), list[int]()
 
-    async def read(lane: str, number: int) -> int:
+    async def read(number: int) -> int:
         def work(_: Connection) -> int:
-            if lane == "public":
-                began.append(number)
-                hangs.wait(BOUND)
+            began.append(number)
+            hangs.wait(BOUND)
             return number
 
-        LANE.set(lane)
         return await database.read(work)
 
-    crowd = [asyncio.create_task(read("public", number)) for number in range(66)]
+    crowd = [asyncio.create_task(read(number)) for number in range(71)]
     try:
-        await until(lambda: len(began) == 2, "the readers of strangers are taken")
-        members = [asyncio.create_task(read("members", number)) for number in range(9)]
-        assert await asyncio.wait_for(asyncio.gather(*members), BOUND) == [*range(9)]
-        assert sorted(began) == [0, 1]
+        await until(lambda: len(began) == 7, "the readers are taken")
+        assert await asyncio.wait_for(database.write(insert("meanwhile")), BOUND)
+        assert sorted(began) == [*range(7)]
     finally:
         hangs.set()
-    assert await asyncio.gather(*crowd) == [*range(66)]
+    assert await asyncio.gather(*crowd) == [*range(71)]
 
 
 @asynccontextmanager

@@ -13,15 +13,13 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 
-from muster.ledger.database import LANE
 from muster.protocol.requests import HEADER_SIGNATURE
 from muster.runtime.connection_table import ConnectionTable, Owner
-from muster.runtime.slots import Slots
+from muster.runtime.slots import ALWAYS, Slots
 from orchestrator import admission
-from orchestrator.admission import ALWAYS, Admission, Listener
+from orchestrator.admission import MemberAdmission
 from orchestrator.app import contributed, documents_log, runs
 
-LISTENERS: tuple[Listener, ...] = ("members", "public")
 TRAINER, MEMBER = Owner("0xtrainer", is_trainer=True), Owner("0xmember", is_trainer=False)
 
 
@@ -37,16 +35,15 @@ class Connection(SimpleNamespace):
 
 
 class Crowd:
-    """An application that answers once `go` is set, behind an Admission with one place for each kind."""
+    """An application that answers once `go` is set, behind a MemberAdmission with one place for each kind."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.begun: list[str] = []
         self.answered: list[str] = []
-        self.lanes: list[str] = []
         self.recognised: Owner | None = None
         self.table = ConnectionTable(1000)
-        self.admission = Admission(self.answer, self.recognise, self.table)
+        self.admission = MemberAdmission(self.answer, self.recognise, self.table)
         self.admission.slots_by_kind = {kind: Slots(1, 0, share=1.0) for kind in self.admission.slots_by_kind}
 
     async def answer(self, scope: Any, receive: Any, send: Any) -> None:
@@ -54,7 +51,6 @@ class Crowd:
         if scope["path"] not in ALWAYS:
             await self.go.wait()
         self.answered.append(scope["path"])
-        self.lanes.append(LANE.get())
 
     async def recognise(self, _: Request) -> Owner | None:
         return self.recognised
@@ -99,27 +95,6 @@ async def test_strangers_do_not_keep_health_trainer_and_members_out() -> None:
     crowd.go.set()
     await asyncio.gather(first, *others)
     assert crowd.answered == [*sorted(ALWAYS), "/first", "/0xtrainer", "/0xmember"]
-
-
-async def test_each_listener_answers_its_own_requests_and_refuses_the_others() -> None:
-    crowd = Crowd()
-    crowd.go.set()
-    doors: dict[Listener, Admission] = {
-        name: Admission(crowd.answer, crowd.recognise, crowd.table, listener=name) for name in LISTENERS
-    }
-    asked = {"/": "public", "/v1/runs/7/log": "public", "/v1/runs/7/demand": "members"}
-    asked |= dict.fromkeys(("/healthz", "/metrics"), "both")
-    for path, name in asked.items():
-        for listener, crowd.admission in doors.items():
-            sent = await crowd.request(path, crowd.connection())
-            assert [one["status"] for one in sent[:1]] == ([] if name in (listener, "both") else [421]), path
-    crowd.recognised = MEMBER
-    for crowd.admission in doors.values():
-        await crowd.request("/v1/runs/7/log", crowd.connection(), muster_signature="0x")
-    answered = ["/", "/v1/runs/7/log", "/v1/runs/7/demand", *["/healthz"] * 2, *["/metrics"] * 2]
-    assert crowd.answered == [*answered, "/v1/runs/7/log"]
-    assert crowd.lanes[:3] == ["public"] * 3
-    assert crowd.lanes[-1] == "members"
 
 
 async def test_a_signature_makes_the_connection_a_members() -> None:
@@ -212,7 +187,7 @@ async def test_a_list_on_its_way_to_a_slow_reader_holds_up_no_other() -> None:
     async def read_slowly(*_: Any) -> Any:
         await reading.wait()
 
-    crowd.admission = Admission(answer, crowd.recognise, crowd.table)
+    crowd.admission = MemberAdmission(answer, crowd.recognise, crowd.table)
     slow = asyncio.create_task(
         crowd.admission(scope_of(crowd.connection("a")) | {"path": LISTED}, read_slowly, read_slowly)
     )
@@ -245,8 +220,6 @@ async def test_a_path_takes_its_kind_of_slot_however_a_route_reads_it(written: s
         assert [one["status"] for one in sent[:1]] == [503], path
         crowd.admission.slots_by_kind[kind].release("b")
     assert not crowd.begun
-    public = scope_of(crowd.connection()) | {"path": "/v1/runs/+7/demand"}
-    assert admission.listener_of(public) == "members"
 
 
 async def test_a_proxys_question_takes_a_slot_of_its_own_and_recognises_nobody() -> None:
@@ -255,7 +228,6 @@ async def test_a_proxys_question_takes_a_slot_of_its_own_and_recognises_nobody()
     connection = crowd.connection("proxy", proxied=True)
     scope = scope_of(connection, muster_signature="0x", x_forwarded_for="203.0.113.1") | {"path": admission.CHECK}
     assert await crowd.admission.party(scope) == ("check", "203.0.113.1")
-    assert admission.listener_of(scope) == "members"
 
 
 async def test_behind_a_trusted_proxy_requests_count_and_not_connections() -> None:

@@ -27,8 +27,8 @@ from muster.runtime.http_limits import (
     ConnectionLimits,
     bounded_config,
 )
+from muster.runtime.http_server import LIMITS
 from muster.runtime.process import quick_loop
-from orchestrator.__main__ import LIMITS
 from testbed.waiting import until
 
 ANSWER = b"x" * (64 << 20)

@@ -12,7 +12,7 @@ import pytest
 from muster.errors import ConfigError
 from muster.settings.recipes import RECIPES
 from muster.settings.schema import Settings, TrainerSettings
-from muster.settings.sources import RENAMED, known_keys, load_settings, mask, read_settings, value_of
+from muster.settings.sources import GONE, RENAMED, known_keys, load_settings, mask, read_settings, value_of
 from muster.shardcast.retention import StepRetention
 from muster.verification.profiles import BF16, profile_hash
 from trainer.advantages import AdvantageTerms
@@ -53,6 +53,20 @@ def test_setting_of_an_earlier_version_is_refused_with_its_new_name(
     assert now in known_keys()
     monkeypatch.setenv(variable := f"MUSTER_{section}__{name}".upper(), "1")
     with pytest.raises(ConfigError, match=rf"\(from {variable}\) is now called {now}"):
+        load_settings()
+
+
+@pytest.mark.parametrize(("was", "hint"), GONE.items())
+def test_setting_that_is_gone_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: str, hint: str
+) -> None:
+    section, _, name = was.partition(".")
+    path = write(tmp_path, f"[{section}]\n{name} = 1\n")
+    with pytest.raises(ConfigError, match=rf"^the setting {was} \(from {path}\) is gone") as refused:
+        load_settings(path)
+    assert (refused.value.hint, was in known_keys()) == (hint, False)
+    monkeypatch.setenv(variable := f"MUSTER_{section}__{name}".upper(), "1")
+    with pytest.raises(ConfigError, match=rf"\(from {variable}\) is gone"):
         load_settings()
 
 
