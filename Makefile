@@ -99,7 +99,7 @@ coverage-python: setup-tests
 	MUSTER_TEST_FORKS=0 $(PYTEST) -m 'not slow' --cov --cov-report=term $(ARGS)
 
 prove: setup .proofs/bin/halmos
-	FOUNDRY_PROFILE=symbolic .proofs/bin/halmos --forge-build-out out/symbolic --match-contract 'Symbolic$$' --loop 256
+	PATH="$$PWD/.proofs/bin:$$PATH" FOUNDRY_PROFILE=symbolic halmos --forge-build-out out/symbolic --match-contract 'Symbolic$$' --loop 256
 	@rm -f cache/slither.json
 	FOUNDRY_PROFILE=analysis .proofs/bin/slither . --config-file slither.config.json --json cache/slither.json
 	@python scripts/answered.py cache/slither.json
