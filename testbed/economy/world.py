@@ -85,10 +85,10 @@ class World:
     _published: list[runs.Checkpoint] = field(default_factory=list)
     _found: list[Commitment] = field(default_factory=list[Commitment])
     """What is wrong and not accused yet."""
-    _random: random.Random = field(init=False)
+    _turns: dict[str, str] = field(default_factory=dict[str, str])
+    """By key of a worker that was found at fault: the validator that could accuse it first."""
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.assumptions.seed)
         self.cases = Proceedings(self.chain, self.owner, self.validators, self._charge_replay, self._charge_rows)
         self._budget_mean = sum(self.terms.classes[0].budgets) / len(self.terms.classes[0].budgets)
 
@@ -340,17 +340,20 @@ class World:
     def _inspect(self, c: Commitment) -> None:
         """Let as many validators as must accept a commitment look at it, and all see whether its file is there.
 
-        Which validators those are is drawn among those that look: who never does soon is called last.
+        Which validators those are is drawn among those that look: who never does soon is called last. A commitment has
+        draws of its own, so that a strategy changes no luck but its own.
         """
-        looking = [one for one in self.validators if one.strategy.inspects and not one.gone]
+        luck = random.Random(f"{self.assumptions.seed}/{self.workers.index(c.worker)}/{c.index}")
+        called = luck.sample(self.validators, len(self.validators))
+        looking = [one for one in called if one.strategy.inspects and not one.gone]
         if c.is_missing:
             c.found_by += looking
             looking = []
-        for validator in self._random.sample(looking, min(len(looking), self.terms.accepts_required)):
+        chance = detection(self.terms.positions, c.false_rows, rows_of_look(self.terms, c.index))
+        for validator in looking[: self.terms.accepts_required]:
             validator.operator.compute += self.assumptions.look * weight(c.index) * self._pay
             validator.operator.wages += wage(self.terms, 0, c.index) / TOKEN
-            chance = detection(self.terms.positions, c.false_rows, rows_of_look(self.terms, c.index))
-            if self._random.random() < chance or self._random.random() < validator.strategy.slanders:
+            if luck.random() < max(chance, validator.strategy.slanders):
                 c.found_by.append(validator)
         if c.found_by:
             self._found.append(c)
@@ -368,9 +371,10 @@ class World:
     def _accuse_one(self, c: Commitment) -> bool:
         kind = kind_of("data_missing") if c.is_missing else kind_of("activation_mismatch")
         # Turns go round, as many turns by lot do in the mean.
-        turn = len(self.cases.ended) + len(self.cases.open_cases)
-        count = len(self.validators)
-        for validator in sorted(c.found_by, key=lambda one: (self.validators.index(one) - turn) % count):
+        turns = Counter(self._turns.values())
+        found_by = sorted(c.found_by, key=lambda one: (turns[one.address], self.validators.index(one)))
+        self._turns.setdefault(c.key.address, found_by[0].address)
+        for validator in found_by:
             strategy = validator.strategy
             able = strategy.accuses and not validator.gone
             cautious = validator.lost >= MAX_LOST_CASES and not strategy.slanders
