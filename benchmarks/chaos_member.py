@@ -301,7 +301,7 @@ class Trainer:
         self._last_block, self._used = head, {work.file_hash for work in works}
         shutil.rmtree(self._folder / f"{step - 2:06d}", ignore_errors=True)
         with self._history.request("report", step=step):
-            await self._publisher.report(metadata, {"reward": 0.5}, {}, [], finished=False)
+            await self._publisher.report(metadata, {"reward": 0.5}, {}, finished=False)
         return AGAIN
 
 

@@ -12,13 +12,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.run_data import fetch_rollouts
 from muster.constants import MAX_ACCEPTED
 from muster.errors import ChainError, CheckError, NotFoundError, RefusedError, UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
+from muster.protocol.messages import LeftOut
 from muster.protocol.terms import Terms
 from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
@@ -41,8 +42,13 @@ class PollResult:
 
     fresh: int
     """Files that are new and good."""
-    refused: tuple[str, ...]
-    """Hashes of files that will never be used."""
+    refused: tuple[LeftOut, ...]
+    """Files that will never be used."""
+
+
+class _Refusal(NamedTuple):
+    reason: Literal["gone", "unfit", "ungraded"]
+    why: str
 
 
 _NOT_OF_THE_FILE: Final = (UnreachableError, ChainError, RefusedError)
@@ -97,11 +103,6 @@ class AcceptedWork:
         """Return whether there is work, graded or not."""
         return bool(self.files or (self.grader and self.grader.names))
 
-    @property
-    def refused(self) -> list[str]:
-        """Hashes of files that will never be used, of steps that can still come again."""
-        return list(self.journal.left_out)
-
     def forget(self, hashes: Iterable[str], oldest_step: int) -> None:
         """Drop files that were used, and refusals of steps that cannot come again."""
         for name in hashes:
@@ -112,7 +113,7 @@ class AcceptedWork:
         """Refuse all files in memory, since none has a signal; return them."""
         files = self.files
         for name, file in self.by_hash.items():
-            self.journal.leave_out(name, file.ref.step)
+            self.journal.leave_out(LeftOut(step=file.ref.step, file_hash=name, reason="no_signal"))
         self.by_hash.clear()
         return files
 
@@ -122,7 +123,9 @@ class AcceptedWork:
         Raises UnreachableError, ChainError or CheckError when log or chain cannot be read now.
         """
         await self.follow()
-        accepted = accepted_files(self.journal, min_step, {*used, *self.journal.left_out}, self.terms)
+        accepted = accepted_files(
+            self.journal, min_step, {*used, *(one.file_hash for one in self.journal.left_out())}, self.terms
+        )
         names = {work.file_hash for work in accepted}
         self.by_hash = {name: file for name, file in self.by_hash.items() if name in names}
         known = self.by_hash.keys() | (self.grader.names if self.grader else set())
@@ -131,18 +134,20 @@ class AcceptedWork:
         results = [*zip(listed, await asyncio.gather(*(self._take(work) for work in listed)), strict=True)]
         graded = self.grader.collect(names) if self.grader else ()
         fresh, refused = 0, []
-        for work, found in [*results, *((file.ref, why or file) for file, why in graded)]:
+        of_graded = ((file.ref, _Refusal("ungraded", why) if why else file) for file, why in graded)
+        for work, found in [*results, *of_graded]:
             if isinstance(found, WorkFile) and self.grader and not found.ref.grades:
                 self.grader.offer(found)
             elif isinstance(found, WorkFile):
                 self.by_hash[work.file_hash] = found
                 fresh += 1
-            elif isinstance(found, str):
-                self.journal.leave_out(work.file_hash, work.step)
-                refused.append(work.file_hash)
+            elif isinstance(found, _Refusal):
+                one = LeftOut(step=work.step, file_hash=work.file_hash, reason=found.reason)
+                self.journal.leave_out(one)
+                refused.append(one)
                 REFUSED.inc()
                 about = {"file": work.file_hash, "node": work.node, "index": work.index}
-                log.warning("refused a file", **about, reason=found)
+                log.warning("refused a file", **about, reason=found.why)
         return PollResult(fresh, tuple(refused))
 
     async def fetch(self, ref: FileRef) -> WorkFile:
@@ -155,7 +160,7 @@ class AcceptedWork:
         check_rows(rollouts, self.run, ref, self.terms, self.vocabulary)
         return WorkFile(ref, tuple(rollouts))
 
-    async def _take(self, work: FileRef) -> WorkFile | str | None:
+    async def _take(self, work: FileRef) -> WorkFile | _Refusal | None:
         """Return the file, or why it will never be used, or None when that cannot be decided now."""
         known = work.file_hash in self._gone
         since = self._gone.pop(work.file_hash, time.monotonic())
@@ -164,10 +169,10 @@ class AcceptedWork:
         except _NOT_OF_THE_FILE as error:
             if isinstance(error, NotFoundError):
                 if time.monotonic() - since > GONE_SECONDS:
-                    return f"for {GONE_SECONDS:g} s now: {error}"
+                    return _Refusal("gone", f"for {GONE_SECONDS:g} s now: {error}")
                 self._gone[work.file_hash] = since
             if not known:
                 log.warning("cannot fetch a file now", file=work.file_hash, error=str(error))
             return None
         except CheckError as error:
-            return str(error)
+            return _Refusal("unfit", str(error))

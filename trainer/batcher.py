@@ -122,7 +122,7 @@ class Batcher:
                 self.without_signal = self._work.refuse_all()
                 refused = len(self.without_signal)
                 log.warning("no group of the waiting work has a signal: refusing it", files=refused, step=step)
-                await self._publisher.report_refused(self._work.refused)
+                await self._publisher.report_again()
                 return None
 
             # 4. Give the step up when no work comes.
@@ -151,7 +151,7 @@ class Batcher:
             listed = isinstance(error, MalformedError)  # a list too long to be read grows shorter as steps go by
         else:
             if polled.refused:
-                await self._publisher.report_refused(self._work.refused)
+                await self._publisher.report_again()
             if polled.fresh:
                 log.debug("accepted work", new=polled.fresh, files=len(self._work.files), step=learner.step)
         stale = too_stale(self._work.files, learner.step, self._terms.async_level)

@@ -23,7 +23,7 @@ from muster.protocol.acceptance import CaseState, Decision, Opinion, decide
 from muster.protocol.counting import Tally, records_of
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.looks import Record
-from muster.protocol.messages import LookList, RowCheck, SignedText, Verdict
+from muster.protocol.messages import LeftOut, LookList, RowCheck, SignedText, Verdict
 from muster.protocol.terms import Terms
 from muster.runtime.journal import Journal
 from muster.verification.look_facts import CalledWork, ShownLink
@@ -47,7 +47,7 @@ SCHEMA: Final = (
         block INTEGER NOT NULL, ended INTEGER)""",
     "CREATE INDEX IF NOT EXISTS cases_about ON cases (node, idx)",
     "CREATE TABLE IF NOT EXISTS jailed (node TEXT PRIMARY KEY, block INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS left_out (file_hash TEXT PRIMARY KEY, step INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS left_out (file_hash TEXT PRIMARY KEY, step INTEGER NOT NULL, reason TEXT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS verdicts (
         validator TEXT, node TEXT, idx INTEGER, root TEXT, came INTEGER NOT NULL, accepted INTEGER NOT NULL,
         position INTEGER, verdict TEXT NOT NULL, PRIMARY KEY (validator, node, idx, root))""",
@@ -252,13 +252,14 @@ class LookJournal(Journal):
         """Return the nodes that were convicted."""
         return {row["node"] for row in self.rows("SELECT node FROM jailed")}
 
-    @property
-    def left_out(self) -> dict[str, int]:
-        """Return the files that will never be used, each with its policy step."""
-        return {row["file_hash"]: row["step"] for row in self.rows("SELECT * FROM left_out ORDER BY rowid")}
+    def left_out(self) -> list[LeftOut]:
+        """Return the files that will never be used, in the order in which they were left out."""
+        query = "SELECT step, file_hash, reason FROM left_out ORDER BY rowid"
+        return [LeftOut.model_validate(dict(row)) for row in self.rows(query)]
 
-    def leave_out(self, file_hash: str, step: int) -> None:
-        self.execute("INSERT OR IGNORE INTO left_out VALUES (?, ?)", file_hash, step)
+    def leave_out(self, one: LeftOut) -> None:
+        query = "INSERT OR IGNORE INTO left_out (file_hash, step, reason) VALUES (?, ?, ?)"
+        self.execute(query, one.file_hash, one.step, one.reason)
 
     def keep_from(self, oldest: int) -> None:
         """Keep work of this step and later ones until it is too old, and forget what was left out of earlier ones."""

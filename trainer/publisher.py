@@ -28,7 +28,7 @@ from muster.errors import (
 )
 from muster.models.weights import check_scale
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
-from muster.protocol.messages import RowCheck, StepDocument, StepFile, StepReport
+from muster.protocol.messages import LeftOut, RowCheck, StepDocument, StepFile, StepReport
 from muster.protocol.metric_names import DELTA_BYTES, WHOLE_BYTES
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
@@ -70,6 +70,8 @@ class Publisher:
         self.metrics = Metrics(settings.trainer.state_dir)
         self.refuted: list[RowCheck] = []
         """Rejections of fresh work that hold nothing back (`trainer.looks`)."""
+        self.left_out: Callable[[], list[LeftOut]] = list
+        """Returns the files that will never be used (`trainer.accepted_work`)."""
         self._last_report: StepReport | None = None
         self._read, self._read_hash = 0, NOTHING
         """Documents of the log that were read, and the content hash of the last."""
@@ -113,6 +115,7 @@ class Publisher:
             run=run,
             step=metadata.step,
             files=[_file_of(ref) for ref in metadata.files],
+            left_out=self.left_out(),
             block=block.number,
             block_hash=hex_hash(block.hash),
             read=self._read,
@@ -203,7 +206,6 @@ class Publisher:
         metadata: CheckpointMetadata,
         metrics: Mapping[str, float],
         stages: Mapping[str, float],
-        refused: list[str],
         *,
         finished: bool,
     ) -> None:
@@ -213,7 +215,7 @@ class Publisher:
             step=metadata.step,
             metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
             batch=list(metadata.batch),
-            dropped=refused,
+            dropped=self._dropped,
             refuted=self.refuted,
             stages={name: round(seconds, 3) for name, seconds in stages.items()},
             finished=finished,
@@ -222,17 +224,21 @@ class Publisher:
         await asyncio.to_thread(self.metrics.record, report)
         await self.retry(lambda: self.client.post_step(report))
 
-    async def report_refused(self, refused: list[str]) -> None:
-        """Report the step once more, with the files refused and the rejections refuted since.
+    async def report_again(self) -> None:
+        """Report the step once more, with the files left out and the rejections refuted since.
 
         Demand counts what waits for the trainer. A file that will never be used must not keep new work away: without
         new work no step would come after which it is too stale to count.
         """
         if self._last_report is not None:
             report = self._last_report = self._last_report.model_copy(
-                update={"dropped": refused, "refuted": self.refuted}
+                update={"dropped": self._dropped, "refuted": self.refuted}
             )
             await self.retry(lambda: self.client.post_step(report))
+
+    @property
+    def _dropped(self) -> list[str]:
+        return [one.file_hash for one in self.left_out()]
 
     async def retry(self, call: Callable[[], Any]) -> Any:
         """Repeat a call, up to ATTEMPTS times, while the other side is out of reach or says that it is not ready."""

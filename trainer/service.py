@@ -86,6 +86,7 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
         with journal_of(settings, chain) as journal:
             following = FollowProcess(settings, chain.signer, client.domain)
             work = AcceptedWork(client, reader, settings.run, terms, vocabulary, journal, following.follow)
+            publisher.left_out = journal.left_out
             trainer = Trainer(settings, publisher, work, terms, ranks, masters)
             try:
                 await trainer.run()
@@ -213,7 +214,7 @@ class Trainer:
         async def report() -> None:
             step = (await publisher.chain.call(runs.run_state(settings.run))).steps - 1
             publisher.refuted = journal.fresh_refuted(step - self.terms.async_level)
-            await publisher.report_refused(self.accepted_work.refused)
+            await publisher.report_again()
 
         async def poll() -> Next:
             outcome = await keeper.poll()
@@ -348,13 +349,13 @@ class Trainer:
         # 3. Reported; a second time with its score, or to say that training is finished.
         stages = {**metadata.stages, "write": written - started, "publish": time.monotonic() - written}
         metrics = {**metadata.metrics, **sizes}
-        await self.publisher.report(metadata, metrics, stages, self.accepted_work.refused, finished=False)
+        await self.publisher.report(metadata, metrics, stages, finished=False)
         score, finished = await handoff.score, self.finished(metadata)
         if score is not None:
             metrics |= score[0]
             stages["evaluate"] = score[1]
         if score is not None or finished:
-            await self.publisher.report(metadata, metrics, stages, self.accepted_work.refused, finished=finished)
+            await self.publisher.report(metadata, metrics, stages, finished=finished)
 
     async def hand_off_older(self, learner: Learner) -> None:
         """Publish and report older steps on disk: the process may have been killed before it did."""
@@ -368,7 +369,7 @@ class Trainer:
                 continue
             sizes = await self.publisher.publish(metadata, *learner.checkpoints.published(step))
             metrics = {**metadata.metrics, **sizes}
-            await self.publisher.report(metadata, metrics, metadata.stages, self.accepted_work.refused, finished=False)
+            await self.publisher.report(metadata, metrics, metadata.stages, finished=False)
 
     # Help
 

@@ -324,6 +324,17 @@ class StepFile(Message):
     """Content hashes of the verdicts by which it was accepted, as the log has them."""
 
 
+class LeftOut(Message):
+    """An accepted file that the trainer never uses, though its policy step is fresh enough."""
+
+    step: UInt32
+    """Policy step."""
+    file_hash: Hash
+    reason: Literal["gone", "unfit", "ungraded", "no_signal"]
+    """It cannot be fetched; it is not what was committed, or no training data; its rows cannot be graded; all of its
+    groups have equal rewards, and no better work came in time."""
+
+
 class StepDocument(LogDocument):
     """What a step was trained on, signed before it is published. Its content hash is the step's batch root on chain.
 
@@ -334,6 +345,8 @@ class StepDocument(LogDocument):
     """The checkpoint that this led to."""
     files: Many[StepFile]
     """In the order in which they were trained on."""
+    left_out: Many[LeftOut] = Field(default_factory=list)
+    """Of steps whose work this one could be trained on."""
     block: int = Field(ge=0)
     """Number of the newest block that the trainer relied on; it is `chain.confirmations` deep."""
     block_hash: Hash

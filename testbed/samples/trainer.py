@@ -178,4 +178,5 @@ def trainer_with(settings: Settings, client: Orchestrator, accepted_work: Accept
     """One that has an orchestrator, and no chain."""
     terms = rules().terms
     publisher = Publisher(settings, cast(Any, None), cast(Any, client), terms)
+    publisher.left_out = accepted_work.journal.left_out
     return Trainer(settings, publisher, accepted_work, terms, Ranks())

@@ -16,7 +16,7 @@ from muster.contracts.registry import Convicted
 from muster.errors import NotFoundError, RefusedError, UnreachableError
 from muster.protocol.counting import Tally
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import SignedText
+from muster.protocol.messages import LeftOut, SignedText
 from testbed.samples.trainer import (
     BLOCK,
     FORGED,
@@ -173,22 +173,22 @@ def test_a_reorg_reopens_a_case_and_takes_one(journal: LookJournal) -> None:
 
 
 async def test_a_file_of_no_use_is_refused_once_and_stays_so_after_a_restart(tmp_path: Path) -> None:
-    client = Orchestrator()
+    client, left_out = Orchestrator(), LeftOut(step=STEP, file_hash=FORGED, reason="unfit")
     with journal_in(tmp_path) as journal:
         commit(journal)
         judge(journal)
         work = accepted_work_of(client, journal)
         looked = await work.poll(0, ())
-        assert (looked.fresh, looked.refused, work.files) == (0, (FORGED,), [])
+        assert (looked.fresh, looked.refused, work.files) == (0, (left_out,), [])
         assert (await work.poll(0, ())).refused == ()
     with journal_in(tmp_path) as journal:
         work = accepted_work_of(client, journal)
         assert (await work.poll(0, ())).refused == ()
-        assert (work.refused, client.fetched) == ([FORGED], [FORGED])
+        assert (work.journal.left_out(), client.fetched) == ([left_out], [FORGED])
         work.forget((), oldest_step=STEP)
-        assert work.refused == [FORGED]
+        assert work.journal.left_out() == [left_out]
         work.forget((), oldest_step=STEP + 1)
-        assert work.refused == []
+        assert work.journal.left_out() == []
 
 
 async def test_a_used_file_is_never_fetched_again(journal: LookJournal) -> None:
@@ -205,7 +205,7 @@ async def test_silence_is_no_refusal(journal: LookJournal) -> None:
     work, client.silent = accepted_work_of(client, journal), True
     with pytest.raises(UnreachableError):
         await work.poll(0, ())
-    assert work.refused == []
+    assert work.journal.left_out() == []
 
 
 async def test_a_file_that_storage_lost_is_refused_after_a_while_and_until_then_asked_for(
@@ -229,4 +229,4 @@ async def test_a_file_that_storage_lost_is_refused_after_a_while_and_until_then_
         client.get_file, clock[0] = answer, now
         assert (await work.poll(0, ())).refused == (), now
     clock[0] = 602  # not found at every look since 301
-    assert (await work.poll(0, ())).refused == (FORGED,)
+    assert (await work.poll(0, ())).refused == (LeftOut(step=STEP, file_hash=FORGED, reason="gone"),)

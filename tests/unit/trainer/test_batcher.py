@@ -89,7 +89,7 @@ async def test_refused_files_are_reported_while_the_trainer_waits(
     trainer = trainer_with(settings, client, accepted_work)
     metadata = CheckpointMetadata(step=STEP)
     learner = cast(Any, SimpleNamespace(step=STEP, metadata=metadata))
-    await trainer.publisher.report(metadata, {"reward": 0.5}, {"wait": 1.0}, [], finished=False)
+    await trainer.publisher.report(metadata, {"reward": 0.5}, {"wait": 1.0}, finished=False)
     waiting = asyncio.create_task(trainer.batcher.fill(learner, ON_CHAIN))
     try:
         reported = asyncio.create_task(client.told_twice.wait())
@@ -159,7 +159,7 @@ async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
     """A batch larger than what the orchestrator asks for would otherwise cost the whole wait at every step."""
     options = {"state_dir": tmp_path, "poll_seconds": 1, "batch_groups": 64}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
-    await trainer.publisher.report(CheckpointMetadata(step=STEP), {}, {}, [], finished=False)
+    await trainer.publisher.report(CheckpointMetadata(step=STEP), {}, {}, finished=False)
     file = work_file(rewards, step=STEP)
     client.wanted = changes.get("wanted", False)
     client.waiting_groups = changes.get("waiting_groups", trainer.terms.groups_per_commitment)
@@ -176,7 +176,9 @@ async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
     else:
         batch = await trainer.batcher.fill(learner, published)
         assert (batch is not None) == (outcome == "closed")
-        assert accepted_work.refused == ([] if outcome == "closed" else [file.ref.file_hash])
+        assert [(one.file_hash, one.reason) for one in accepted_work.journal.left_out()] == (
+            [] if outcome == "closed" else [(file.ref.file_hash, "no_signal")]
+        )
     trainer.close()
 
 
@@ -240,13 +242,16 @@ async def test_work_that_teaches_nothing_is_given_up_after_a_while(
     """With a solved or hopeless task set, the files would satisfy demand for ever without a step."""
     options = {"state_dir": tmp_path, "poll_seconds": 1, "batch_wait_seconds": 10}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
-    await trainer.publisher.report(CheckpointMetadata(step=STEP), {}, {}, [], finished=False)
+    await trainer.publisher.report(CheckpointMetadata(step=STEP), {}, {}, finished=False)
     solved = work_file([1, 1, 1, 1], step=STEP)
 
     accepts(accepted_work, solved)
     learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
     assert await trainer.batcher.fill(learner, ON_CHAIN) is None
-    assert (accepted_work.files, accepted_work.refused) == ([], [solved.ref.file_hash])
+    assert (accepted_work.files, [one.file_hash for one in accepted_work.journal.left_out()]) == (
+        [],
+        [solved.ref.file_hash],
+    )
     assert trainer.batcher.without_signal == [solved], "so that what is wrong with them can be said"
     assert client.reports[-1].dropped == [solved.ref.file_hash]
     trainer.close()

@@ -13,7 +13,7 @@ import pytest
 from muster.chain.masters_file import write_masters
 from muster.errors import ConfigError, MismatchError, UnreachableError
 from muster.protocol.hashes import hex_hash
-from muster.protocol.messages import ShownMaster
+from muster.protocol.messages import LeftOut, ShownMaster
 from muster.tasksets.masters import Masters
 from testbed.samples.commitments import committed, honest_rows, rules
 from testbed.samples.private_tests import MASTERS, right_text, sealed_rows, sealed_rules
@@ -147,8 +147,9 @@ async def test_accepted_work_is_of_use_once_it_is_graded(monkeypatch: pytest.Mon
         # What gets no grades is refused for good.
         monkeypatch.setattr("trainer.grading.GRADE_SECONDS", -1.0)
         await grader.grade_next()
+        left_out = LeftOut(step=ungraded().ref.step, file_hash=NAMES[1], reason="ungraded")
         polled = await work.poll(0, ())
-        assert (polled, work.refused) == (PollResult(0, (NAMES[1],)), [NAMES[1]])
+        assert (polled, work.journal.left_out()) == (PollResult(0, (left_out,)), [left_out])
 
 
 # Masters

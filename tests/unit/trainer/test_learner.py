@@ -373,7 +373,11 @@ async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial
             calls.append(("report", metadata.step))
 
     trainer = Trainer(
-        Settings(), cast(Any, Publisher()), cast(Any, SimpleNamespace(refused=[])), terms_of(initial), Ranks()
+        Settings(),
+        cast(Any, Publisher()),
+        cast(Any, None),
+        terms_of(initial),
+        Ranks(),
     )
     await trainer.hand_off_older(learner_at(initial, tmp_path))
     assert calls == [("publish", 1), ("report", 1)]

@@ -26,7 +26,7 @@ from muster.errors import (
 )
 from muster.models.weights import FINAL_NORM
 from muster.protocol.hashes import content_hash, hash_bytes
-from muster.protocol.messages import LogDocument, LogEntry, LogPage, StepDocument, StepFile, StepReport
+from muster.protocol.messages import LeftOut, LogDocument, LogEntry, LogPage, StepDocument, StepFile, StepReport
 from muster.settings.schema import Settings
 from muster.shardcast.format.store import described
 from muster.tasksets.grades import grades_hash
@@ -279,13 +279,15 @@ async def test_what_a_step_was_trained_on_is_signed_before_it_is_published(tmp_p
     """With the grades that it names. Its hash is the step's batch root, and it says how far the trainer had read."""
     chain, texts = Chain(), ("[]", "[[0,0,[],0]]")
     publisher = publisher_on(chain, tmp_path)
+    left_out = [LeftOut(step=2, file_hash="0x" + "0e" * 32, reason="no_signal")]
+    publisher.left_out = lambda: left_out
     files = tuple(
         FileRef(2, RUNS, index, f"0x{index:064x}", "0x" + "0c" * 32, text, ("0x" + "0d" * 32,))
         for index, text in enumerate(texts)
     )
     metadata = CheckpointMetadata(step=3, files=files)
     await publisher.publish(metadata, model_in(tmp_path), None)
-    await publisher.report(metadata, {}, {}, [], finished=False)
+    await publisher.report(metadata, {}, {}, finished=False)
     said = cast(Any, publisher.client).said
     assert said[:2] == [("grades", text, 0) for text in texts]
     (kind, document, published), (_, report, _) = said[2:]
@@ -305,6 +307,7 @@ async def test_what_a_step_was_trained_on_is_signed_before_it_is_published(tmp_p
             )
             for index, text in enumerate(texts)
         ],
+        left_out=left_out,
         block=5,
         block_hash="0x" + "05" * 32,
         read=2,
