@@ -46,7 +46,7 @@ class PollResult:
     """Files that will never be used."""
 
 
-class _Refusal(NamedTuple):
+class _Unused(NamedTuple):
     reason: Literal["gone", "unfit", "ungraded"]
     why: str
 
@@ -134,14 +134,14 @@ class AcceptedWork:
         results = [*zip(listed, await asyncio.gather(*(self._take(work) for work in listed)), strict=True)]
         graded = self.grader.collect(names) if self.grader else ()
         fresh, refused = 0, []
-        of_graded = ((file.ref, _Refusal("ungraded", why) if why else file) for file, why in graded)
+        of_graded = ((file.ref, _Unused("ungraded", why) if why else file) for file, why in graded)
         for work, found in [*results, *of_graded]:
             if isinstance(found, WorkFile) and self.grader and not found.ref.grades:
                 self.grader.offer(found)
             elif isinstance(found, WorkFile):
                 self.by_hash[work.file_hash] = found
                 fresh += 1
-            elif isinstance(found, _Refusal):
+            elif isinstance(found, _Unused):
                 one = LeftOut(step=work.step, file_hash=work.file_hash, reason=found.reason)
                 self.journal.leave_out(one)
                 refused.append(one)
@@ -160,7 +160,7 @@ class AcceptedWork:
         check_rows(rollouts, self.run, ref, self.terms, self.vocabulary)
         return WorkFile(ref, tuple(rollouts))
 
-    async def _take(self, work: FileRef) -> WorkFile | _Refusal | None:
+    async def _take(self, work: FileRef) -> WorkFile | _Unused | None:
         """Return the file, or why it will never be used, or None when that cannot be decided now."""
         known = work.file_hash in self._gone
         since = self._gone.pop(work.file_hash, time.monotonic())
@@ -169,10 +169,10 @@ class AcceptedWork:
         except _NOT_OF_THE_FILE as error:
             if isinstance(error, NotFoundError):
                 if time.monotonic() - since > GONE_SECONDS:
-                    return _Refusal("gone", f"for {GONE_SECONDS:g} s now: {error}")
+                    return _Unused("gone", f"for {GONE_SECONDS:g} s now: {error}")
                 self._gone[work.file_hash] = since
             if not known:
                 log.warning("cannot fetch a file now", file=work.file_hash, error=str(error))
             return None
         except CheckError as error:
-            return _Refusal("unfit", str(error))
+            return _Unused("unfit", str(error))
