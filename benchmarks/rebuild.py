@@ -42,7 +42,6 @@ from muster.protocol.requests import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATU
 from muster.runtime import telemetry
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.announcements import Announcements
-from orchestrator.environments import Environments
 from orchestrator.log import MAX_TOGETHER, Log
 from orchestrator.rebuild import rebuild
 from orchestrator.reports import Reports
@@ -131,7 +130,6 @@ class Parts:
             "documents": documents,
             "verdicts": Verdicts(WHERE, queries, database, documents, unused, storage_url=url),
             "shown": ShownDocuments(queries, database, documents, storage_url=url),
-            "environments": Environments(RUN, "", database, documents, settings),
             "retention": Retention(WHERE, unused, follower, database, unbonding=0, storage_url=url),
         }
 

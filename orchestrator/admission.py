@@ -45,12 +45,13 @@ from orchestrator.hot_reads import HeldQuestion, wait_of
 CHECK: Final = "/v1/signed"
 """Where a proxy asks whether a body that it is about to store is signed (deploy/nginx/muster.conf)."""
 FILES: Final = ("/v1/files/", "/v1/evidence", "/v1/environments/")
-LISTS: Final = re.compile(r"/v1/runs/[^/]+/(log|environments|looks/[^/]+)")
+LISTS: Final = re.compile(r"/v1/runs/[^/]+/(log|looks/[^/]+)")
 """What is read by a cursor, as much of it as one answer may have."""
 HELD_EACH: Final = 64
 """Questions of one party that are held at the same time."""
 
 Recognise = Callable[[Request], Awaitable[Owner | None]]
+
 
 class MemberAdmission(Admission):
     """Tells trainer, members and strangers apart."""

@@ -29,7 +29,6 @@ from muster.protocol.messages import (
     CallQuestion,
     Demand,
     EnvironmentDecision,
-    EnvironmentPage,
     JoinDocument,
     NodeReport,
     RelayOffer,
@@ -417,12 +416,6 @@ async def node(service: Here, address: AddressPath) -> NodeReport:
 # Environments of strangers
 
 contributed = APIRouter(prefix="/v1", tags=["environments"])
-
-
-@contributed.get("/runs/{run}/environments", responses=documented(404, 422, 503))
-async def environments(service: Here, _: OurRun, after: Annotated[int, Query(ge=0, lt=1 << 31)] = 0) -> EnvironmentPage:
-    """Send submitted environments in order of arrival, with both signatures, and the cursor to continue from."""
-    return await service.environments.page(after)
 
 
 @contributed.post("/runs/{run}/environments", status_code=201, responses=KNOWN | SIGNED, openapi_extra=_BINARY)

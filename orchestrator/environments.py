@@ -1,4 +1,4 @@
-"""List submitted environments, and what the run's owner decides about them.
+"""Receive environments of strangers into the log, and what the run's owner decides about them.
 
 The rules:
 
@@ -9,34 +9,31 @@ The rules:
 3. A name and version of an author is one pack, for ever. So many of an author's packs may wait for the owner, so many
    of all, and so many may be listed that the owner has not refused: what it refuses takes no place.
 4. The run's owner decides by a signed message, the later one counts. Everybody can check both signatures.
-5. Packs are copied to storage, from which a new database is filled; decisions are in the log.
+5. Packs are files in storage; the author's claim of each is in the log, and so are decisions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, case, func, literal, select, update
-from sqlalchemy import Integer as SqlInteger
+from sqlalchemy import Connection, select
 from starlette.requests import Request
 
 from muster.clients.storage import ContentStore
 from muster.constants import REQUEST_LIFETIME_SECONDS
 from muster.ledger.database import Database
-from muster.ledger.documents import Placed
 from muster.ledger.queries import member_of
-from muster.ledger.statements import insert_once, row_of
-from muster.ledger.tables import environments
-from muster.protocol.messages import EnvironmentDecision, EnvironmentPage, ListedEnvironment
+from muster.ledger.tables import entries
+from muster.protocol.eip712 import Domain, recover_signer
+from muster.protocol.messages import EnvironmentDecision, SubmittedEnvironment
 from muster.runtime import problems, telemetry
 from muster.settings.schema import OrchestratorSettings
-from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
+from muster.tasksets.contribution_pack import ANYWHERE, MAX_PACK_BYTES, read_pack
 from orchestrator.auth import Caller
-from orchestrator.log import Kind, Log, Offered
+from orchestrator.log import Kind, Log, Offered, Taken
 from orchestrator.upload_slots import FILE_SECONDS, UploadSlots
 
 MAX_OF_AUTHOR: Final = 8
@@ -48,9 +45,9 @@ MAX_LISTED: Final = 1_000
 STRANGERS_SHARE: Final = 2
 """Members of the run and its owner find room until all of it is taken, others until one part in so many is: keys cost
 nothing."""
-MAX_PAGE: Final = 100
 AT_ONCE: Final = 1
-"""Packs that are received at the same time: reading the largest takes a second of this process."""
+"""Packs that are received at the same time: reading the largest takes a second of this process. Two of one name and
+version would both be listed."""
 
 log = telemetry.logger("orchestrator")
 
@@ -64,18 +61,38 @@ class SubmissionCounts:
     of_author: int
 
 
+class ClaimKind(Kind[SubmittedEnvironment]):
+    """Submitted environments. The signature of each is its author's claim, which is for no chain."""
+
+    @property
+    def is_signed(self) -> bool:
+        return True
+
+    def open(self, where: Domain, signed: Any) -> tuple[SubmittedEnvironment, str]:
+        return signed, recover_signer(ANYWHERE, signed.claim)
+
+
 class Environments:
-    """Receives and lists environments. One per service."""
+    """Receives environments, and decisions about them. One per service."""
 
     def __init__(
         self, run: int, owner: str, database: Database, documents: Log, settings: OrchestratorSettings
     ) -> None:
-        self._run = run
-        self._owner = owner
-        self._database = database
+        self._run, self._owner, self._database, self._documents = run, owner, database, documents
         self._submissions = settings.submissions
         self._slots = UploadSlots(AT_ONCE, AT_ONCE * MAX_PACK_BYTES)
         self.packs = ContentStore(settings.storage_url, "environments")
+        documents.add_kind(
+            ClaimKind(
+                name="environment",
+                message=SubmittedEnvironment,
+                noun="environment",
+                key=lambda submitted: submitted.hash,
+                could_sign=lambda submitted, signer: signer == submitted.claim.author,
+                fits=lambda connection, offered: self._expect_place(connection, offered.document),
+                about=lambda submitted: (submitted.claim.author, submitted.claim.version),
+            )
+        )
         documents.add_kind(
             Kind(
                 name="decision",
@@ -86,29 +103,25 @@ class Environments:
                 could_sign=lambda _decision, signer: signer == owner,
                 fits=self._fits,
                 replaces=lambda new, earlier: new.decided > earlier.decided,
-                project=_decide,
+                about=lambda decision: ("", int(decision.admitted)),
             )
         )
 
-    async def receive(self, request: Request, caller: Caller) -> bool:
-        """Receive a pack from its author; return whether it is new.
+    async def receive(self, request: Request, caller: Caller) -> Taken:
+        """Receive a pack from its author into storage, and its claim into the log.
 
         Raises RefusedError when it may not be sent, MalformedError and MismatchError when it is no pack.
         """
+
+        def look(connection: Connection) -> Taken | None:
+            known = self._documents.latest(connection, "environment", caller.request.body_hash)
+            if known is not None:
+                return Taken(False, known.place)
+            return self._expect_room(connection, caller.address)
+
         # 1. Whether it may be sent at all, from what was signed: the body is not read yet.
-        name = caller.request.body_hash
-
-        def look(connection: Connection) -> tuple[bool, bool, SubmissionCounts]:
-            known = connection.execute(select(environments.c.id).where(environments.c.hash == name)).first()
-            member = member_of(connection, caller.address) is not None
-            return known is not None, member or caller.address == self._owner, _counts(connection, caller.address)
-
-        known, member, counts = await self._database.read(look)
-        if known:
-            return False
-        refusal = refusal_of(caller.address, counts, self._submissions, member=member)
-        if refusal is not None:
-            raise refusal
+        if (known := await self._database.read(look)) is not None:
+            return known
 
         # 2. Read it.
         async with self._slots.body(request, caller, limit=MAX_PACK_BYTES, seconds=FILE_SECONDS) as body:
@@ -118,40 +131,35 @@ class Environments:
                     f"the environment is signed by {pack.contribution.author}, the request by {caller.address}",
                     "submit it with the author's key",
                 )
+            about = {"run": self._run, "tasks": len(pack.contribution.tasks), "size": len(body)}
+            submitted = SubmittedEnvironment.of(pack, pack.contribution, **about)
 
             # 3. Keep it, then list it: one after the other, so that nothing is kept that cannot be listed.
-            refusal = await self.record(pack, time.time(), member=member, dry=True)
-            if refusal is None:
-                await self.packs.put_named(pack.hash, pack.data)
-                refusal = await self.record(pack, time.time(), member=member)
+            await self._database.read(lambda connection: self._expect_place(connection, submitted))
+            await self.packs.put_named(pack.hash, pack.data)
+            taken = await self._documents.take("environment", submitted)
+        log.info("environment submitted", environment=pack.hash, author=caller.address, bytes=len(body))
+        return taken
+
+    def _expect_room(self, connection: Connection, author: str) -> None:
+        """Raise RefusedError where an author may not submit another environment."""
+        member = author == self._owner or member_of(connection, author) is not None
+        refusal = refusal_of(author, _counts(connection, author), self._submissions, member=member)
         if refusal is not None:
             raise refusal
-        log.info("environment submitted", environment=pack.hash, author=caller.address, bytes=len(body))
-        return True
 
-    async def record(self, pack: Pack, received: float, *, member: bool = False, dry: bool = False) -> Exception | None:
-        """List a pack, unless `dry`; return why it cannot be listed, if so. `member`: whether its author is one."""
-        tasks, size = len(pack.contribution.tasks), len(pack.data)
-        listed = ListedEnvironment.of(pack, pack.contribution, tasks=tasks, size=size, state="waiting")
-        others = {"hash": pack.hash, "state": listed.state, "decided": -1, "document": listed.model_dump_json()}
-        row = row_of(environments, listed.claim, **others, received=received)
-
-        def write(connection: Connection) -> Exception | None:
-            refusal = refusal_of(listed.claim.author, _counts(connection, listed.claim.author), "anyone", member=member)
-            if refusal is not None and received:
-                return refusal
-            named = [environments.c[column] == row[column] for column in ("author", "name", "version")]
-            known = connection.execute(select(environments.c.hash).where(*named)).scalar()
-            if known in (None, pack.hash):
-                if not dry:
-                    insert_once(connection, environments, row)
-                return None
-            return problems.conflict(
-                f"{listed.claim.author} has submitted another {listed.claim.name} {listed.claim.version}",
-                "raise the version in environment.toml",
-            )
-
-        return await self._database.write(write, news=not dry)
+    def _expect_place(self, connection: Connection, submitted: SubmittedEnvironment) -> str:
+        """Raise RefusedError where there is no room, or the author's name and version are another pack's."""
+        claim = submitted.claim
+        self._expect_room(connection, claim.author)
+        same = entries.c.kind == "environment", entries.c.subject == claim.author, entries.c.number == claim.version
+        for row in connection.execute(select(entries.c.text).where(*same, entries.c.key != submitted.hash)):
+            if SubmittedEnvironment.model_validate_json(row.text).claim.name == claim.name:
+                raise problems.conflict(
+                    f"{claim.author} has submitted another {claim.name} {claim.version}",
+                    "raise the version in environment.toml",
+                )
+        return ""
 
     def expect_owner(self, caller: Caller) -> None:
         """Raise RefusedError unless the run's owner calls: of others not even the body is read."""
@@ -164,41 +172,17 @@ class Environments:
         decision = offered.document
         if decision.decided > time.time() + REQUEST_LIFETIME_SECONDS:
             raise problems.malformed("the decision is of the future", "set this machine's clock")
-        listed = select(environments.c.id).where(environments.c.hash == decision.environment)
-        if connection.execute(listed).first() is None:
+        if self._documents.latest(connection, "environment", decision.environment) is None:
             raise problems.not_found(f"no environment {decision.environment} is listed here", "muster env list")
         return ""
 
-    async def page(self, after: int) -> EnvironmentPage:
-        """Return the environments after a cursor, in the order in which they came."""
-        query = select(environments.c.id, environments.c.document).where(environments.c.id > literal(after, SqlInteger))
-        query = query.order_by(environments.c.id).limit(MAX_PAGE)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return EnvironmentPage(
-            environments=[ListedEnvironment.model_validate_json(row.document) for row in rows],
-            cursor=rows[-1].id if rows else after,
-        )
-
-
-def _decide(connection: Connection, found: Sequence[Placed[EnvironmentDecision]]) -> None:
-    for decision in (one.document for one in found):
-        here = environments.c.hash == decision.environment
-        document = connection.execute(select(environments.c.document).where(here)).scalar()
-        if document is None:  # in a database that is filled again its pack may be damaged in storage
-            continue
-        listed = ListedEnvironment.model_validate_json(document)
-        state = "admitted" if decision.admitted else "refused"
-        text = listed.model_copy(update={"state": state, "decision": decision}).model_dump_json()
-        changed = update(environments).where(here).values(state=state, decided=decision.decided, document=text)
-        connection.execute(changed)
-
 
 def _counts(connection: Connection, author: str) -> SubmissionCounts:
-    own = func.sum(case((environments.c.author == author, 1), else_=0))
-    rows = connection.execute(select(environments.c.state, func.count(), own).group_by(environments.c.state)).all()
-    waiting = [(count, int(of_author)) for state, count, of_author in rows if state == "waiting"]
-    listed = sum(count for state, count, _ in rows if state != "refused")
-    return SubmissionCounts(listed, *(waiting[0] if waiting else (0, 0)))
+    query = select(*entries.c["kind", "key", "subject", "number"]).order_by(entries.c.place)
+    rows = connection.execute(query.where(entries.c.kind.in_(("environment", "decision")))).all()
+    admitted = {row.key: row.number for row in rows if row.kind == "decision"}
+    waiting = [row.subject for row in rows if row.kind == "environment" and row.key not in admitted]
+    return SubmissionCounts(len(waiting) + sum(admitted.values()), len(waiting), waiting.count(author))
 
 
 def refusal_of(author: str, counts: SubmissionCounts, submissions: str, *, member: bool) -> Exception | None:

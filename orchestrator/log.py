@@ -113,7 +113,7 @@ class Kind(DocumentKind[D]):
     repeats: bool = False
     """Whether the same document again may be news."""
     about: Callable[[D], tuple[str, int]] = lambda _: ("", 0)
-    """A node and the index of its commitment; or "" and a number."""
+    """A node and the index of its commitment; an author and a version; or "" and a number."""
     project: Callable[[Connection, Sequence[Placed[D]]], None] = lambda _connection, _placed: None
     """Writes what documents lead to. A document that was taken never makes it fail."""
 

@@ -1,4 +1,4 @@
-"""Restore uploads, evidence, environments, grades and the log where the database lacks them.
+"""Restore uploads, evidence, grades and the log where the database lacks them.
 
 It may be new, or an older copy: what it has is left as it is. Summaries of days whose detail is gone come first. What a
 sweep that was killed left of such a day is not read again. Each is checked as if it had just arrived over HTTP, apart
@@ -22,7 +22,6 @@ from muster.clients.storage import ContentStore
 from muster.errors import CheckError, StorageError
 from muster.ledger.database import MAX_BATCH, Database
 from muster.ledger.summaries import DayOfWork, SignedDay, day_in, leave, read_day
-from muster.ledger.tables import environments as packs
 from muster.ledger.tables import uploads as uploads_table
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
@@ -33,8 +32,6 @@ from muster.protocol.messages import (
 )
 from muster.protocol.receipts import check_receipt, check_upload
 from muster.runtime import telemetry
-from muster.tasksets.contribution_pack import MAX_PACK_BYTES, Pack, read_pack
-from orchestrator.environments import Environments
 from orchestrator.log import Log
 from orchestrator.retention import Retention
 from orchestrator.shown import ShownDocuments
@@ -55,7 +52,6 @@ async def rebuild(
     uploads: Uploads,
     verdicts: Verdicts,
     shown: ShownDocuments,
-    environments: Environments,
     retention: Retention,
 ) -> None:
     """Fill a database from storage with what it lacks. `runs`: the Runs contract."""
@@ -66,9 +62,6 @@ async def rebuild(
     kept_uploads = await _restore_uploads(uploads, where, run, keys, left, known)
     await verdicts.restore_evidence(runs)
     await database.write(left.note, news=False)
-    listed = await database.read(lambda connection: set(connection.execute(select(packs.c.hash)).scalars()))
-    for pack in await _packs(environments, listed):
-        await environments.record(pack, 0.0)
     async for name in shown.grades.names():
         await shown.record_grades(name)
 
@@ -133,19 +126,6 @@ async def _restore_uploads(
     ours.sort(key=lambda one: one.receipt.stored_at)  # the first receipt of a file counts
     await _in_order(uploads.record(upload, 0.0) for upload in ours)
     return len(ours)
-
-
-async def _packs(environments: Environments, listed: Collection[str]) -> list[Pack]:
-    """Return all submitted environments that storage keeps and that are not listed, by author, name and version."""
-    found = []
-    async for name in environments.packs.names():
-        if name in listed:
-            continue
-        try:
-            found.append(read_pack(await environments.packs.get(name, MAX_PACK_BYTES)))
-        except (CheckError, StorageError) as error:
-            _leave_out(environments.packs, name, error)
-    return sorted(found, key=lambda pack: (pack.claim.author, pack.claim.name, pack.claim.version))
 
 
 async def _restore_summaries(

@@ -180,7 +180,6 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             uploads=uploads,
             verdicts=verdicts,
             shown=shown,
-            environments=environments,
             retention=retention,
         )
         mark = StartMark(database, storage_url, about)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from muster.clients.transport import SignedClient, parse_answer
@@ -26,11 +26,10 @@ from muster.protocol.messages import (
     CallQuestion,
     Demand,
     EnvironmentDecision,
-    EnvironmentPage,
     JoinDocument,
-    ListedEnvironment,
     LogDocument,
     LogPage,
+    Message,
     NodeReport,
     RelayOffer,
     RunDescription,
@@ -38,18 +37,21 @@ from muster.protocol.messages import (
     SignedText,
     StepDocument,
     StepReport,
+    SubmittedEnvironment,
     Upload,
     UploadReceipt,
     Verdict,
 )
 from muster.protocol.receipts import sign_text, upload_target
-from muster.tasksets.contribution_pack import MAX_PACK_BYTES
+from muster.tasksets.contribution_pack import MAX_PACK_BYTES, ListedEnvironment, listed_environments
 
 HELD_SECONDS: Final = 20
 """Longest wait for a change of the demand, and never more than half of a client's time-out."""
 
-MAX_ENVIRONMENTS: Final = 10_000
-"""Listed environments that are read; an orchestrator lists fewer."""
+MAX_OF_KIND: Final = 10_000
+"""Documents that are read of a kind of which a log has fewer."""
+
+D = TypeVar("D", bound=Message)
 
 
 class OrchestratorClient(SignedClient):
@@ -253,13 +255,14 @@ class OrchestratorClient(SignedClient):
 
     async def environments(self, run: int) -> list[ListedEnvironment]:
         """Return the submitted environments in order of arrival. Their signatures are not checked here."""
-        found: list[ListedEnvironment] = []
-        after = 0
-        while len(found) < MAX_ENVIRONMENTS:
-            page = await self._get(EnvironmentPage, f"/v1/runs/{run}/environments", after=after)
-            if not page.environments or page.cursor <= after:
-                break
-            found, after = found + page.environments, page.cursor
+        submitted = await self._all(run, "environment", SubmittedEnvironment)
+        return listed_environments(submitted, await self._all(run, "decision", EnvironmentDecision))
+
+    async def _all(self, run: int, kind: str, message: type[D]) -> list[D]:
+        found, after = list[D](), 0
+        while len(found) < MAX_OF_KIND and (page := await self.log(run, after, kind=kind)).entries:
+            found += [parse_answer(message, one.text.encode()) for one in page.entries]
+            after = page.cursor
         return found
 
     async def get_environment(self, name: str) -> bytes:

@@ -485,21 +485,6 @@ IN_COURT: Final = counts.c.kind.in_(
 )
 """Of counts: those from the chain."""
 
-environments: Final = _table(
-    "environments",
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("hash", _HASH, nullable=False, unique=True),
-    Column("author", _ADDRESS, nullable=False),
-    Column("name", String(40), nullable=False),
-    Column("version", BigInteger, nullable=False),
-    Column("state", String(8), nullable=False),
-    Column("decided", BigInteger, nullable=False),
-    Column("document", Text, nullable=False),
-    Column("received", Float, nullable=False),
-    UniqueConstraint("author", "name", "version"),
-)
-"""Submitted environments. `document` is a messages.ListedEnvironment; `decided` is -1 until the owner has decided."""
-
 events: Final = _table(
     "events",
     Column("id", Integer, primary_key=True, autoincrement=True),

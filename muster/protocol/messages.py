@@ -491,9 +491,10 @@ class EnvironmentDecision(Message):
     signature: Signature
 
 
-class ListedEnvironment(Message):
-    """A submitted environment, as it is listed."""
+class SubmittedEnvironment(Message):
+    """A pack as the log has it. All but its author's claim is the orchestrator's word, which the pack itself proves."""
 
+    run: UInt32
     hash: Hash
     """Of the pack: what it is fetched by."""
     claim: EnvironmentClaim
@@ -503,14 +504,3 @@ class ListedEnvironment(Message):
     description: str
     tasks: int
     size: int
-    state: Literal["waiting", "admitted", "refused"]
-    decision: EnvironmentDecision | None = None
-    """With the owner's signature."""
-
-
-class EnvironmentPage(Message):
-    """Environments in the order in which they were submitted."""
-
-    environments: Many[ListedEnvironment]
-    cursor: int
-    """What to ask for after this."""

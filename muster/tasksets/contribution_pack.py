@@ -13,8 +13,9 @@ The signature is for no chain: who made an environment is the same everywhere.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -22,7 +23,7 @@ from muster.environments.task import Task
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, recover_signer, sign_message
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import EnvironmentClaim, Hash
+from muster.protocol.messages import EnvironmentClaim, EnvironmentDecision, Hash, SubmittedEnvironment
 from muster.runtime.documents import StrictDocument
 from muster.tasksets.contribution import MAX_TASKS, About, Contribution
 
@@ -65,6 +66,28 @@ class Pack:
     claim: EnvironmentClaim
     """What the author signed."""
     data: bytes
+
+
+@dataclass(frozen=True)
+class ListedEnvironment:
+    """A submitted environment, and the last decision of the run's owner about it."""
+
+    submitted: SubmittedEnvironment
+    decision: EnvironmentDecision | None
+
+    @property
+    def state(self) -> Literal["waiting", "admitted", "refused"]:
+        if self.decision is None:
+            return "waiting"
+        return "admitted" if self.decision.admitted else "refused"
+
+
+def listed_environments(
+    submitted: Iterable[SubmittedEnvironment], decisions: Iterable[EnvironmentDecision]
+) -> list[ListedEnvironment]:
+    """Return environments of a run's log with what its owner decided: the later decision counts. Pure."""
+    last = {one.environment: one for one in sorted(decisions, key=lambda one: one.decided)}
+    return [ListedEnvironment(one, last.get(one.hash)) for one in submitted]
 
 
 def write_pack(contribution: Contribution, signer: TypedSigner) -> Pack:

@@ -25,7 +25,7 @@ from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture, RunServ
 from testbed.waiting import BOUND
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-OPERATIONS = {Orchestrator: 34, Explorer: 27}
+OPERATIONS = {Orchestrator: 33, Explorer: 27}
 BOUNDED = settings(
     max_examples=10,
     deadline=None,

@@ -114,14 +114,12 @@ async def list_(session: Session, url: UrlOption = None, run: RunOption = None) 
         listed = await client.environments(session.settings.run)
     rows = [
         {
-            "hash": one.hash,
+            "hash": one.submitted.hash,
             "state": one.state,
-            "name": one.claim.name,
-            "version": one.claim.version,
-            "licence": one.claim.licence,
-            "tasks": one.tasks,
-            "author": one.claim.author,
-            "credit": one.credit,
+            **one.submitted.claim.model_dump(include={"name", "version", "licence"}),
+            "tasks": one.submitted.tasks,
+            "author": one.submitted.claim.author,
+            "credit": one.submitted.credit,
             "reason": one.decision.reason if one.decision else "",
         }
         for one in listed
@@ -232,7 +230,7 @@ async def _decide(
     async with _orchestrator(session, url, run, signer) as client:
         number = session.settings.run
         packed = await _fetched(client, environment)
-        listed = next((one for one in await client.environments(number) if one.hash == environment), None)
+        listed = next((one for one in await client.environments(number) if one.submitted.hash == environment), None)
         if listed is None:
             raise ConfigError(f"run {number} lists no environment {environment}", hint="muster env list")
         if admitted:
@@ -249,7 +247,7 @@ async def _decide(
             return
         decision = EnvironmentDecision(
             run=number,
-            environment=listed.hash,
+            environment=environment,
             admitted=admitted,
             reason=reason,
             decided=max(int(time.time()), listed.decision.decided + 1 if listed.decision else 0),

@@ -16,9 +16,17 @@ from muster.environments.task import ChatMessage, Task
 from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.eip712 import UNSIGNED, recover_signer, sign_message, struct_of
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import EnvironmentClaim, EnvironmentDecision
+from muster.protocol.messages import EnvironmentClaim, EnvironmentDecision, SubmittedEnvironment
 from muster.tasksets.contribution import LICENCES, MAX_TASKS, Contribution
-from muster.tasksets.contribution_pack import ANYWHERE, MAGIC, MAX_HEADER_BYTES, MAX_PACK_BYTES, read_pack, write_pack
+from muster.tasksets.contribution_pack import (
+    ANYWHERE,
+    MAGIC,
+    MAX_HEADER_BYTES,
+    MAX_PACK_BYTES,
+    listed_environments,
+    read_pack,
+    write_pack,
+)
 from testbed.paths import ROOT
 from testbed.samples.contributions import AUTHOR, TASKS, contribution, task
 from testbed.suite.examples import up_to
@@ -246,6 +254,19 @@ def test_a_contribution_has_tasks_and_not_too_many() -> None:
         contribution(tasks=())
     with pytest.raises(MalformedError, match="10001 tasks"):
         contribution(tasks=tuple(task(str(i), "q", 1) for i in range(MAX_TASKS + 1)))
+
+
+def test_later_decision_says_what_is_listed() -> None:
+    packs = [write_pack(contribution(version=version), AUTHOR) for version in (1, 2, 3)]
+    submitted = [SubmittedEnvironment.of(pack, pack.contribution, run=7, tasks=3, size=9) for pack in packs]
+    decisions = [
+        EnvironmentDecision(run=7, environment=packs[n].hash, admitted=admitted, decided=decided, signature=UNSIGNED)
+        for n, admitted, decided in ((0, False, 6), (0, True, 5), (1, False, 5), (1, True, 6))
+    ]
+    listed = listed_environments(submitted, decisions)
+    assert [one.submitted for one in listed] == submitted
+    assert [one.state for one in listed] == ["refused", "admitted", "waiting"]
+    assert [one.decision for one in listed] == [decisions[0], decisions[3], None]
 
 
 @pytest.mark.parametrize("model", [EnvironmentClaim, EnvironmentDecision])
