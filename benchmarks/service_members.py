@@ -33,7 +33,7 @@ from muster.protocol.announcements import MachineReport
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import Verdict
-from muster.protocol.receipts import upload_target
+from muster.protocol.receipts import sign_text, upload_target
 from testbed.chain.emitter import emission
 from testbed.signing import QuickSigner
 
@@ -247,8 +247,9 @@ class Crowd:
         """Report a worker's machine."""
         speed = 1_000.0 + random.random()
         report = MachineReport(run=self.load.run, device="NVIDIA L40S", devices=1, tokens_per_second=speed)
-        target, body = f"/v1/runs/{self.load.run}/machine", report.model_dump_json().encode()
-        await self._worker_writes(number, lambda: request_of(self.load, "POST", target, body, self.workers[number]))
+        target, signer = f"/v1/runs/{self.load.run}/current", self.workers[number]
+        body = sign_text(signer, self.load.domain, "machine", report).to_bytes()
+        await self._worker_writes(number, lambda: request_of(self.load, "POST", target, body, signer))
 
     async def _chain(self) -> None:
         """Emit commitments, all that wait in one request."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from eth_utils.address import to_checksum_address
 from sqlalchemy import Connection
 
 from muster.clients.orchestrator import OrchestratorClient
-from muster.errors import TRANSIENT, CheckError, StorageError
+from muster.errors import TRANSIENT, CheckError, MusterError, StorageError
 from muster.ledger.database import Database
-from muster.ledger.queries import members_of
+from muster.ledger.queries import NodeRecord, members_of
 from muster.ledger.statements import upsert
 from muster.ledger.tables import machines
-from muster.protocol.announcements import CurrentMachine, CurrentRelay, clean_device
+from muster.protocol.announcements import CURRENT_KINDS, CurrentDocument, MachineReport, Said, clean_device
+from muster.protocol.messages import Message, RelayOffer
+from muster.protocol.receipts import open_text
 from muster.runtime import telemetry
 from muster.runtime.loop import IDLE, Next, PollLoop
 from muster.shardcast.fetch.connection import url_problem
@@ -26,6 +28,14 @@ POLL_SECONDS: Final = 5.0
 log = telemetry.logger("explorer")
 
 
+class ListedRelay(Message):
+    """Who serves weights, and whose it is."""
+
+    url: str
+    operator: str
+    """Empty for one of the run's owner."""
+
+
 @dataclass(eq=False)
 class Current:
     """The list of what is current in one run. Start it with `reading`."""
@@ -33,7 +43,9 @@ class Current:
     run: int
     client: OrchestratorClient
     database: Database
-    relays: Sequence[CurrentRelay] = field(default=(), init=False)
+    relays: Sequence[ListedRelay] = field(default=(), init=False)
+    _opened: dict[str, tuple[Said, str]] = field(default_factory=dict, init=False)
+    """What the documents of the last list say, and who signed them, by signature: recovering a key takes long."""
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -50,17 +62,43 @@ class Current:
     async def poll(self) -> Next:
         """Read the list. Raises TRANSIENT errors, CheckError, StorageError."""
         found = await self.client.current(self.run)
-        self.relays = [one for one in found.relays if not url_problem(one.url)]
-        said: dict[str, CurrentMachine] = {to_checksum_address(one.node): one for one in found.machines}
+        said = await asyncio.to_thread(self._open, found.said)
+        relays = [ListedRelay(url=url, operator="") for url in found.own]
 
         def write(connection: Connection) -> None:
-            known = members_of(connection, list(said))
-            for one in filter(None, known):
-                upsert(connection, machines, _row(one.address, said[one.address]))
+            known = {one.address: one for one in filter(None, members_of(connection, [node for _, node, _ in said]))}
+            for one, node, received in said:
+                member = known.get(node)
+                if member is not None and isinstance(one, RelayOffer):
+                    relays.append(ListedRelay(url=one.url.rstrip("/"), operator=member.operator))
+                elif member is not None and isinstance(one, MachineReport):
+                    upsert(connection, machines, _row(one, member, received))
 
         await self.database.write(write, news=False)
+        self.relays = [one for one in relays if not url_problem(one.url)]
         return IDLE
 
+    def _open(self, said: Sequence[CurrentDocument]) -> list[tuple[Said, str, float]]:
+        """Return what documents of this run say, who signed each, and when it came; others are left out. Blocks."""
+        opened, found = dict[str, tuple[Said, str]](), []
+        for one in said:
+            signed = one.signed
+            message = CURRENT_KINDS.get(signed.kind)
+            if message is None or signed.run != self.run:
+                continue
+            try:
+                earlier = self._opened.get(signed.signature + signed.text)
+                read = earlier or open_text(self.client.domain, signed, signed.kind, message)
+            except MusterError as error:
+                log.warning("left out", kind=signed.kind, reason=str(error))
+                continue
+            opened[signed.signature + signed.text] = read
+            found.append((*read, one.received))
+        self._opened = opened
+        return found
 
-def _row(node: str, said: CurrentMachine) -> dict[str, Any]:
-    return said.model_dump() | {"node": node, "device": clean_device(said.device)}
+
+def _row(said: MachineReport, node: NodeRecord, received: float) -> dict[str, Any]:
+    speed = said.tokens_per_second if node.role == "worker" else 0.0
+    row = {"node": node.address, "device": clean_device(said.device), "received": received, "tokens_per_second": speed}
+    return said.model_dump(include={"devices", "gas_hours"}) | row

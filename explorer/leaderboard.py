@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
+from explorer.current import ListedRelay
 from muster.ledger.attribution import AuthorLine
-from muster.protocol.announcements import CurrentRelay
 from muster.protocol.messages import Message, Wei
 
 MAX_LINES: Final = 200
@@ -130,7 +130,7 @@ class Others(Message):
 
     run: int
     trainers: list[TrainerLine]
-    relays: list[CurrentRelay]
+    relays: list[ListedRelay]
     """The owner's first."""
     authors: list[AuthorLine]
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
+from explorer.current import ListedRelay
 from explorer.hours import first_hour_of_day
 from explorer.leaderboard import (
     MAX_LINES,
@@ -32,7 +33,6 @@ from muster.ledger.tables import (
     steps,
 )
 from muster.protocol.acceptance import UNREFUTED
-from muster.protocol.announcements import CurrentRelay
 from muster.protocol.messages import Message, Wei
 from muster.protocol.terms import Terms
 
@@ -153,7 +153,7 @@ def _look_sums(sums: Mapping[str, Any], address: str) -> dict[str, int]:
 
 
 def read_others(
-    connection: Connection, run: int, trainer: str, relays: Sequence[CurrentRelay], authors: list[AuthorLine]
+    connection: Connection, run: int, trainer: str, relays: Sequence[ListedRelay], authors: list[AuthorLine]
 ) -> Others:
     """Read who takes part without being a node."""
     published = latest_step(connection)

@@ -1,4 +1,4 @@
-"""Route announcements: names, machines, benchmark scores."""
+"""Route announcements: names, benchmark scores."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
-from orchestrator.routing import Ack, Here, OurRun, Signed, SignedByAnyone, acknowledge, read_message, takes
+from muster.protocol.announcements import BenchmarkScore, NodeName
+from orchestrator.routing import Ack, Here, OurRun, SignedByAnyone, acknowledge, read_message, takes
 
 MAX_SIGNED_BYTES: Final = 4_096
 """Longest body of a name or score."""
-MAX_REPORT_BYTES: Final = 1 << 17
-"""Longest body of a machine's report."""
 
 announced = APIRouter(prefix="/v1/runs/{run}", tags=["announcements"])
 
@@ -22,14 +20,6 @@ async def name_node(request: Request, response: Response, service: Here, run: Ou
     """Name a node. The node's operator signs the name; any key may sign the request. 200 when it is known."""
     named = await read_message(NodeName, request, caller, limit=MAX_SIGNED_BYTES)
     return acknowledge(response, await service.documents.take("name", named))
-
-
-@announced.post("/machine", **takes(MachineReport))
-async def report_machine(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
-    """Report the machine that an active node runs on; signed by the node."""
-    report = await read_message(MachineReport, request, caller, limit=MAX_REPORT_BYTES)
-    await service.announcements.receive_machine(caller, run, report)
-    return acknowledge(response, new=True)
 
 
 @announced.post("/scores", **takes(BenchmarkScore))

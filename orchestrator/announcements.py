@@ -1,4 +1,4 @@
-"""Receive what members say of themselves: names of nodes, machines, benchmark scores. None of it leads to pay.
+"""Receive what members say of themselves: names of nodes, benchmark scores. None of it leads to pay.
 
 The rules:
 
@@ -6,8 +6,6 @@ The rules:
    once in NAME_SECONDS at most.
 2. A score is signed by the run's trainer or its owner, and is of a step on chain. Of several of one step and benchmark
    the latest `measured` counts.
-3. A machine's report is that of an active node, which signs the request. What it says cannot be checked; its text is
-   cleaned, and it is no part of the log.
 """
 
 from __future__ import annotations
@@ -23,18 +21,15 @@ from sqlalchemy import Connection, select
 from muster.constants import REQUEST_LIFETIME_SECONDS
 from muster.ledger.database import Database
 from muster.ledger.queries import Queries, member_of
-from muster.ledger.statements import upsert
-from muster.ledger.tables import checkpoints, entries, machines
-from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName, clean_device, name_problem
+from muster.ledger.tables import checkpoints, entries
+from muster.protocol.announcements import BenchmarkScore, NodeName, name_problem
 from muster.runtime import problems, telemetry
-from orchestrator.auth import Caller
 from orchestrator.log import Kind, Log, Offered
 
 NAME_SECONDS: Final = 60.0
 """Between two changes of a node's name."""
 MAX_BENCHMARKS: Final = 64
 """Benchmarks that a run has scores on."""
-ANNOUNCED: Final = telemetry.counter("announcements", "Names, machines and scores received", ("kind",))
 log = telemetry.logger("orchestrator")
 
 
@@ -98,27 +93,6 @@ class Announcements:
                 raise problems.conflict(f"{announced.node} was named less than a minute ago", hint)
         return ""
 
-    # Machines
-
-    async def receive_machine(self, caller: Caller, run: int, report: MachineReport) -> None:
-        """Take what a node says of its machine."""
-        member = caller.member
-        if member is None or not member.active:
-            raise problems.not_allowed(f"{caller.address} is no active node of run {self.queries.run}")
-        self._expect_run(run, report.run)
-        row = {
-            "node": caller.address,
-            "device": clean_device(report.device),
-            "devices": report.devices,
-            "tokens_per_second": report.tokens_per_second if member.role == "worker" else 0.0,
-            "gas_hours": report.gas_hours,
-            "received": self.clock(),
-        }
-
-        # Without news: a report a second would undo what answers are kept.
-        await self.database.write(lambda connection: upsert(connection, machines, row), news=False)
-        ANNOUNCED.labels("machine").inc()
-
     # Scores
 
     def expect_scorer(self, address: str) -> None:
@@ -147,10 +121,6 @@ class Announcements:
         return ""
 
     # Both
-
-    def _expect_run(self, run: int, named: int) -> None:
-        if named != run:
-            raise problems.another_run(named, run)
 
     def _expect_past(self, second: int, what: str) -> None:
         if second > self.clock() + REQUEST_LIFETIME_SECONDS:

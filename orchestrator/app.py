@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import date
 from functools import cache, partial
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Final
 
 from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
@@ -31,7 +31,6 @@ from muster.protocol.messages import (
     EnvironmentDecision,
     JoinDocument,
     NodeReport,
-    RelayOffer,
     RunDescription,
     SignedText,
     StepReport,
@@ -47,7 +46,6 @@ from muster.runtime.routing import AddressPath, HashPath, Index, document_respon
 from orchestrator.admission import CHECK
 from orchestrator.announcement_routes import announced
 from orchestrator.auth import announced_bytes
-from orchestrator.current import current_list
 from orchestrator.demand_board import MAX_HELD_SECONDS
 from orchestrator.elsewhere import shown_elsewhere
 from orchestrator.hot_reads import HotReads
@@ -72,6 +70,9 @@ from orchestrator.routing import (
 )
 from orchestrator.service import OrchestratorService
 from orchestrator.upload_slots import FILE_SECONDS
+
+MAX_CURRENT_BYTES: Final = 1 << 17
+"""Longest body of what is current."""
 
 log = telemetry.logger("orchestrator")
 
@@ -249,15 +250,17 @@ async def run_info(service: Here, _: OurRun) -> RunDescription:
 @runs.get("/runs/{run}/current", response_model=CurrentList)
 async def current(service: Here, _: OurRun) -> Response:
     """Send what lasts only minutes: who serves weights now, and what nodes said last of their machines."""
-    return json_response(await service.current.get("", partial(current_list, service)))
+    return json_response(await service.current_list.get("", service.current.list_json))
 
 
-@runs.post("/runs/{run}/relays", **takes(RelayOffer))
-async def offer_relay(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
-    """Offer to serve weights; signed by an active node, which renews it every few minutes. 200 when renewed."""
-    offered = await read_message(RelayOffer, request, caller)
-    await service.relay_directory.check(caller, run, offered)
-    return acknowledge(response, await service.relay_directory.offer(caller, run, offered))
+@runs.post("/runs/{run}/current", **takes(SignedText))
+async def say_current(request: Request, response: Response, service: Here, _: OurRun, caller: Signed) -> Ack:
+    """Say what counts for ten minutes: an offer to serve weights, or what machine a node runs on.
+
+    Signed twice by an active node, the document and the request. 200 when it said the same kind of thing before.
+    """
+    signed = await read_message(SignedText, request, caller, limit=MAX_CURRENT_BYTES)
+    return acknowledge(response, await service.current.take(caller, signed))
 
 
 @runs.get("/runs/{run}/uploads/{node}/{index}/{root}", responses=documented(410))

@@ -26,6 +26,7 @@ from muster.settings.schema import Settings
 from orchestrator.announcements import Announcements
 from orchestrator.auth import Gate
 from orchestrator.calls import Calls
+from orchestrator.current import CurrentDocuments
 from orchestrator.demand_board import DemandBoard
 from orchestrator.environments import Environments
 from orchestrator.lease import leading, only_process, own_spool
@@ -47,7 +48,7 @@ CHECK_SECONDS: Final = 5.0
 METRICS_SECONDS: Final = 1.0
 """Greatest age of what `/metrics` says."""
 
-CURRENT_SECONDS: Final = 2.0
+LISTED_SECONDS: Final = 2.0
 """Greatest age of the list of what lasts only minutes."""
 
 BODIES: Final = 64
@@ -78,6 +79,7 @@ class OrchestratorService:
     reports: Reports
     retention: Retention
     relay_directory: RelayDirectory
+    current: CurrentDocuments
     environments: Environments
     announcements: Announcements
     bodies: tuple[UploadSlots, UploadSlots] = field(
@@ -85,7 +87,7 @@ class OrchestratorService:
     )
     """For messages that others sign, and for those of members."""
     metrics: KeptAnswers = field(default_factory=lambda: KeptAnswers(METRICS_SECONDS))
-    current: KeptAnswers = field(default_factory=lambda: KeptAnswers(CURRENT_SECONDS))
+    current_list: KeptAnswers = field(default_factory=lambda: KeptAnswers(LISTED_SECONDS))
     """Of what lasts only minutes."""
     checks: KeptAnswers = field(default_factory=lambda: KeptAnswers(0.0))
     """Of what it needs, one at a time for all who ask meanwhile."""
@@ -206,6 +208,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             reports=reports,
             retention=retention,
             relay_directory=relays,
+            current=CurrentDocuments(where, settings.run, database, relays),
             environments=environments,
             announcements=announcements,
         )

@@ -148,9 +148,9 @@ class _UnusableError(CheckError):
 
 
 async def _offer(client: OrchestratorClient, offer: RelayOffer) -> None:
-    """Offer once. Raises _UnusableError for a URL that asking again does not help, else as `offer_relay`."""
+    """Offer once. Raises _UnusableError for a URL that asking again does not help, else as `OrchestratorClient.say`."""
     try:
-        await client.offer_relay(offer)
+        await client.say("relay", offer)
     except RefusedError as error:
         if error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
             raise _UnusableError(str(error), hint=error.hint) from error

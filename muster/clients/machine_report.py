@@ -100,7 +100,7 @@ class MachineReporter:
         await PollLoop(_log, "machine report", FIRST_SECONDS, transient=(MusterError,)).run(self.poll)
 
     async def poll(self) -> Next:
-        """Send a report if one is due. Raises as `OrchestratorClient.report_machine`."""
+        """Send a report if one is due. Raises as `OrchestratorClient.say`."""
         now = self.clock()
         if now < self._due:
             return IDLE
@@ -113,7 +113,7 @@ class MachineReporter:
             tokens_per_second=min(self.rate.take(), 1e9),
             gas_hours=await self._gas_hours(),
         )
-        await self.client.report_machine(report)
+        await self.client.say("machine", report)
         return IDLE
 
     async def _gas_hours(self) -> float | None:

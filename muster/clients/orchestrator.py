@@ -16,7 +16,7 @@ from muster.clients.transport import SignedClient, parse_answer
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES, MAX_SUMMARY_BYTES
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.acceptance import date_of
-from muster.protocol.announcements import BenchmarkScore, CurrentList, MachineReport, NodeName
+from muster.protocol.announcements import BenchmarkScore, CurrentList, NodeName, Said
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import (
@@ -31,7 +31,6 @@ from muster.protocol.messages import (
     LogPage,
     Message,
     NodeReport,
-    RelayOffer,
     RunDescription,
     ShownMaster,
     SignedText,
@@ -221,9 +220,9 @@ class OrchestratorClient(SignedClient):
         """Return the trainer's last report of a step. NotFoundError where there is none."""
         return await self._get(StepReport, f"/v1/runs/{run}/steps/{step}")
 
-    async def offer_relay(self, offer: RelayOffer) -> None:
-        """Offer this node as a source of weights; to be repeated every few minutes."""
-        await self._post(f"/v1/runs/{offer.run}/relays", offer)
+    async def say(self, kind: str, said: Said) -> None:
+        """Say what counts for some minutes, of one of `CURRENT_KINDS`, signed by this client's key; the last counts."""
+        await self._post(f"/v1/runs/{said.run}/current", self.signed(kind, said))
 
     # What members say of themselves
 
@@ -237,10 +236,6 @@ class OrchestratorClient(SignedClient):
         assert signer is not None
         unsigned = NodeName(run=run, node=node, name=name, named=int(time.time()), signature=UNSIGNED)
         await self.name_node(sign_message(signer, self.domain, unsigned))
-
-    async def report_machine(self, report: MachineReport) -> None:
-        """Report the machine of this node. The same report again within a minute counts once."""
-        await self._post(f"/v1/runs/{report.run}/machine", report)
 
     async def post_score(self, score: BenchmarkScore) -> None:
         """Post what a step scores on a benchmark; signed by the run's trainer or its owner."""
@@ -292,7 +287,7 @@ class OrchestratorClient(SignedClient):
         return (await self.run_info(run)).relays
 
     async def current(self, run: int) -> CurrentList:
-        """Return who serves weights now, and what nodes said last of their machines."""
+        """Return who serves weights, and what nodes said last of their machines. Signatures are not checked here."""
         return await self._get(CurrentList, f"/v1/runs/{run}/current")
 
     async def day_summary(self, run: int, day: int) -> bytes:

@@ -382,26 +382,16 @@ machines: Final = _table(
 )
 """What nodes said last of the machines they run on. It is not checked, and nothing is paid by it."""
 
-relay_offers: Final = _table(
-    "relay_offers",
-    Column("member", _ADDRESS, primary_key=True),
-    Column("url", String(200), nullable=False),
-    Column("operator", _ADDRESS, nullable=False),
-    Column("expiry", Float, nullable=False),
-    Index("relay_offers_by_url", "url"),
-    Index("relay_offers_by_expiry", "expiry"),
+current: Final = _table(
+    "current",
+    Column("kind", String(16), primary_key=True),
+    Column("node", _ADDRESS, primary_key=True),
+    Column("key", String(200), nullable=False),
+    Column("received", Float, nullable=False),
+    Column("text", Text, nullable=False),
+    Index("current_by_time", "kind", "received"),
 )
-"""The URL that each member offered last to serve weights from. It stays known when the offer has expired."""
-
-relay_reports: Final = _table(
-    "relay_reports",
-    Column("url", String(200), primary_key=True),
-    Column("operator", _ADDRESS, primary_key=True),
-    Column("expiry", Float, nullable=False),
-    Index("relay_reports_by_operator", "operator"),
-    Index("relay_reports_by_expiry", "expiry"),
-)
-"""Which operators have reported a relay lately. Expired ones are deleted."""
+"""What nodes said last of what lasts only minutes: `text` is a messages.SignedText, `key` the URL of a relay."""
 
 evidence: Final = _table(
     "evidence",

@@ -1,7 +1,6 @@
 """What members publish about themselves: names, machines, benchmark scores. None of it affects pay.
 
-A name and a score are signed by themselves, so that they can be shown and rebuilt from storage. A machine's report
-counts by the signed request that carries it.
+All are signed by themselves, so that anybody can check them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,18 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, FiniteFloat
 
-from muster.protocol.messages import Address, Many, Message, Signature, SignedAs, UInt32, Wei
+from muster.protocol.messages import (
+    Address,
+    LogDocument,
+    Many,
+    Message,
+    RelayOffer,
+    Signature,
+    SignedAs,
+    SignedText,
+    UInt32,
+    Wei,
+)
 
 MAX_NAME: Final = 40
 """Characters of a node's name."""
@@ -46,10 +56,9 @@ class NodeName(Message):
     """By the node's operator."""
 
 
-class MachineReport(Message):
+class MachineReport(LogDocument):
     """What a node says of the machine it runs on. Sent every few minutes; the last one counts."""
 
-    run: UInt32
     device: str = Field(max_length=MAX_DEVICE)
     """The kind of GPU, or the processor where there is none."""
     devices: int = Field(ge=1, le=65_536)
@@ -59,31 +68,25 @@ class MachineReport(Message):
     """How long its key's ether lasts at its pace; None: not known."""
 
 
-class CurrentRelay(Message):
-    """Who serves weights, and whose it is."""
-
-    url: str = Field(max_length=200)
-    operator: str = Field(pattern=r"^(0x[0-9a-fA-F]{40})?$")
-    """Empty for one of the run's owner."""
+Said = RelayOffer | MachineReport
+CURRENT_KINDS: Final[dict[str, type[Said]]] = {"relay": RelayOffer, "machine": MachineReport}
+"""Documents that count for minutes, by their kind: who offers to serve weights, and what nodes say of machines."""
 
 
-class CurrentMachine(Message):
-    """What a node said last of the machine that it runs on. It is not checked, and nothing is paid by it."""
+class CurrentDocument(Message):
+    """What a node said last, of one of CURRENT_KINDS. It is not checked, and nothing is paid by it."""
 
-    node: Address
-    device: str = Field(max_length=MAX_DEVICE)
-    devices: int = Field(ge=0, lt=1 << 31)
-    tokens_per_second: FiniteFloat = Field(ge=0)
-    gas_hours: FiniteFloat | None = None
+    signed: SignedText
     received: FiniteFloat = Field(ge=0)
-    """Unix seconds (wall clock)."""
+    """Unix seconds (wall clock): the orchestrator's word."""
 
 
 class CurrentList(Message):
-    """What lasts only minutes, and is no part of the log. All of it is the orchestrator's word."""
+    """What lasts only minutes, and is no part of the log."""
 
-    relays: Many[CurrentRelay] = Field(max_length=64)
-    machines: Many[CurrentMachine]
+    own: Many[str] = Field(max_length=64)
+    """Base URLs that serve weights for the run's owner: the orchestrator's word."""
+    said: Many[CurrentDocument]
 
 
 class BenchmarkScore(Message):

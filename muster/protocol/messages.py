@@ -430,10 +430,9 @@ class JoinDocument(Message):
     signature: Signature
 
 
-class RelayOffer(Message):
+class RelayOffer(LogDocument):
     """A member serves the weights it holds. An offer expires after some minutes unless it is repeated."""
 
-    run: UInt32
     url: str = Field(max_length=200)
     """Base URL."""
 

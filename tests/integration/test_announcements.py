@@ -16,13 +16,15 @@ from sqlalchemy import update
 from muster.clients.storage import SegmentStore
 from muster.errors import RefusedError
 from muster.ledger.database import Database
-from muster.ledger.tables import entries, machines
+from muster.ledger.tables import entries
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import LogEntry
+from muster.protocol.messages import LogEntry, SignedText
+from muster.protocol.receipts import open_text
 from muster.protocol.requests import sign_request
-from orchestrator.announcement_routes import MAX_REPORT_BYTES, MAX_SIGNED_BYTES
+from orchestrator.announcement_routes import MAX_SIGNED_BYTES
+from orchestrator.app import MAX_CURRENT_BYTES
 from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
@@ -75,7 +77,7 @@ class Place:
             elif isinstance(said, BenchmarkScore):
                 await client.post_score(said)
             else:
-                await client.report_machine(said)
+                await client.say("machine", said)
 
     async def refused(self, sender: str, said: Any, status: int, title: str, reason: str) -> str:
         """Assert that this is refused so; return the hint."""
@@ -85,9 +87,13 @@ class Place:
         assert str(caught.value) == f"{title}: {reason}"
         return caught.value.hint
 
-    async def machines(self, *columns: str) -> list[tuple]:
-        """Rows of the orchestrator's database, by key."""
-        return await self.orchestrator.rows(machines, *columns)
+    async def machines(self) -> list[tuple[str, str, int, float]]:
+        """What nodes say of their machines, as they signed it."""
+        async with self.run_fixture.client(self.orchestrator.url, "w1") as client:
+            listed = (await client.current(self.run)).said
+        signed = [one.signed for one in listed if one.signed.kind == "machine"]
+        opened = [open_text(self.run_fixture.domain, one, "machine", MachineReport) for one in signed]
+        return sorted((node, said.device, said.devices, said.tokens_per_second) for said, node in opened)
 
     async def names(self, node: str) -> list[str]:
         """Return the names of a node that the log has, oldest first."""
@@ -168,7 +174,7 @@ def test_malformed_announcements_are_refused(place: Place) -> None:
     for path, sender, limit in (("/names", "w1", MAX_SIGNED_BYTES), ("/scores", "trainer", MAX_SIGNED_BYTES)):
         reply = place.post(sender, path, b" " * (limit + 1))
         assert (reply.status_code, reply.json()["title"]) == (413, "Too large")
-    assert place.post("w1", "/machine", b"[" * (MAX_REPORT_BYTES + 1)).status_code == 413
+    assert place.post("w1", "/current", b"[" * (MAX_CURRENT_BYTES + 1)).status_code == 413
 
 
 @pytest.mark.parametrize(
@@ -184,8 +190,12 @@ def test_malformed_machine_reports_are_refused(place: Place, spoilt: str) -> Non
     good = {"run": place.run, "device": "x", "devices": 1, "tokens_per_second": 1}
     name = spoilt.split('"')[1]
     members = [f'"{key}": {json.dumps(value)}' for key, value in good.items() if key != name]
-    reply = place.post("w1", "/machine", f"{{{', '.join([*members, spoilt])}}}".encode())
-    assert (reply.status_code, reply.json()["title"]) == (422, "Malformed"), reply.text
+    text = f"{{{', '.join([*members, spoilt])}}}"
+    unsigned = SignedText(run=place.run, kind="machine", text=text, signature=UNSIGNED)
+    signed = sign_message(place.run_fixture.key("w1"), place.run_fixture.domain, unsigned)
+    reply = place.post("w1", "/current", signed.to_bytes())
+    assert (reply.status_code, reply.json()["title"]) == (403, "Not allowed"), reply.text
+    assert reply.json()["detail"].startswith("the signed text does not parse: ")
 
 
 async def test_machines_of_active_nodes(place: Place) -> None:
@@ -197,13 +207,12 @@ async def test_machines_of_active_nodes(place: Place) -> None:
     )
     await place.say("w1", hostile)
     await place.say("v1", hostile.model_copy(update={"device": "a GPU"}))
-    found = await place.machines("node", "device", "devices", "tokens_per_second")
-    assert sorted(found) == sorted(
-        [
-            (place.node("w1"), "]0;x <img src=x onerror=alert(1)> H100", 2, 12.5),
-            (place.node("v1"), "a GPU", 2, 0.0),
-        ]
-    )
+    said = [(place.node("w1"), hostile.device, 2, 12.5), (place.node("v1"), "a GPU", 2, 12.5)]
+
+    async def listed() -> bool:
+        return await place.machines() == sorted(said)
+
+    await until(listed, "the list is made anew")
     why = f"{place.node('trainer')} is no active node of run {place.run}"
     await place.refused("trainer", hostile, 403, "Not allowed", why)
     for sender in ("stranger", "owner", "operator of w1"):
@@ -319,7 +328,7 @@ async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place,
     await asyncio.to_thread(orchestrator.start)
     assert await place.names("w3") == ["old", "new"]
     assert await place.scores() == before
-    assert await place.machines("node") == []
+    assert await place.machines() == []
     await place.say("trainer", place.score(step=0, measured=now))
     await until(lambda: len(place.events("scored")) == len(before) + 1, "the page has read on")
     assert [one["name"] for one in place.events("named")] == ["first", "old", "new"], "each once"

@@ -10,8 +10,9 @@ import pytest
 from muster.clients import machine_report
 from muster.clients.machine_report import MachineReporter, TokenRate
 from muster.clients.orchestrator import OrchestratorClient
-from muster.ledger.tables import machines
-from muster.protocol.announcements import MachineReport, clean_device
+from muster.ledger.tables import current
+from muster.protocol.announcements import MachineReport, Said, clean_device
+from muster.protocol.receipts import open_text
 from muster.runtime.processor import processor_name
 from testbed.chain.contracts import Deployment
 from testbed.processes import ended
@@ -25,9 +26,9 @@ class Counting(OrchestratorClient):
 
     sent = 0
 
-    async def report_machine(self, report: MachineReport) -> None:
+    async def say(self, kind: str, said: Said) -> None:
         self.sent += 1
-        await super().report_machine(report)
+        await super().say(kind, said)
 
 
 async def test_neither_outage_nor_refusal_ends_a_node(
@@ -51,7 +52,7 @@ async def test_neither_outage_nor_refusal_ends_a_node(
             reports: list[float] = []
 
             async def reported() -> bool:
-                found = [received for (received,) in await orchestrator.rows(machines, "received")]
+                found = [received for (received,) in await orchestrator.rows(current, "received")]
                 is_new, reports[:] = found != reports, found
                 return bool(found) and is_new
 
@@ -65,8 +66,9 @@ async def test_neither_outage_nor_refusal_ends_a_node(
             await until(has_tried, "reports are sent while the orchestrator is down")
             await asyncio.to_thread(orchestrator.start)
             await until(reported, "a report after that")
-            columns = ("node", "device", "devices", "tokens_per_second")
-            assert await orchestrator.rows(machines, *columns) == [(w1, "H100", 4, 0.0)]
+            (said,) = (await member.current(run)).said
+            report = MachineReport(run=run, device="H100", devices=4, tokens_per_second=0.0)
+            assert open_text(run_fixture.domain, said.signed, "machine", MachineReport) == (report, w1)
             assert not any(task.done() for task in reporting)
             for task in reporting:
                 task.cancel()
@@ -82,9 +84,16 @@ async def test_nodes_report_their_machine_unless_disabled(world: World) -> None:
         for process in processes.values():
             process.start()
 
+        async def machines() -> dict[str, MachineReport]:
+            async with run_fixture.client(orchestrator.url, "w1") as client:
+                listed = (await client.current(run_fixture.run)).said
+            signed = [one.signed for one in listed if one.signed.kind == "machine"]
+            opened = [open_text(run_fixture.domain, one, "machine", MachineReport) for one in signed]
+            return {node: said for said, node in opened}
+
         async def said() -> bool:
-            found = await orchestrator.rows(machines, "node", "tokens_per_second")
-            return dict(found).get(w1, 0) > 0 and v1 in dict(found)
+            found = await machines()
+            return v1 in found and w1 in found and found[w1].tokens_per_second > 0
 
         async def silent_one_works() -> bool:
             return bool(processes["w2"].logged("generated"))
@@ -92,7 +101,7 @@ async def test_nodes_report_their_machine_unless_disabled(world: World) -> None:
         w1, v1 = run_fixture.key("w1").address, run_fixture.key("v1").address
         await until(said, "the worker generates and says so")
         await until(silent_one_works, "another one generates")
-        found = await orchestrator.rows(machines, "node", "device", "devices", "tokens_per_second")
+        found = await machines()
         device = clean_device(processor_name())
-        assert sorted(row[:3] for row in found) == sorted([(w1, device, 1), (v1, device, 1)])
-        assert {row[0]: row[3] for row in found}[v1] == 0
+        assert {node: (one.device, one.devices) for node, one in found.items()} == {w1: (device, 1), v1: (device, 1)}
+        assert found[v1].tokens_per_second == 0

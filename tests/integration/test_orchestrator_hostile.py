@@ -96,7 +96,7 @@ async def test_held_bodies_give_way(place: tuple[RunFixture, Orchestrator], meth
     file = bytes(100_000)
     path, query = upload_target(content_hash(file), run_fixture.run, 0, some_hash(f"held {count}"))
     if method == "POST":
-        path, query = f"/v1/runs/{run_fixture.run}/machine", ""
+        path, query = f"/v1/runs/{run_fixture.run}/current", ""
 
     async def hold(name: str) -> int:
         """Return the status that ends a slow upload."""
@@ -133,9 +133,8 @@ async def test_held_bodies_give_way(place: tuple[RunFixture, Orchestrator], meth
             receipt = await worker.put_file(b"honest", run_fixture.run, 0, some_hash(f"honest {count}"))
             assert receipt.size == len(b"honest")
         else:
-            await worker.report_machine(
-                MachineReport(run=run_fixture.run, device="cpu", devices=1, tokens_per_second=1)
-            )
+            report = MachineReport(run=run_fixture.run, device="cpu", devices=1, tokens_per_second=1)
+            await worker.say("machine", report)
         assert (await worker.demand(run_fixture.run)).run == run_fixture.run
     for holder in holders:
         holder.cancel()

@@ -25,7 +25,7 @@ from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture, RunServ
 from testbed.waiting import BOUND
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-OPERATIONS = {Orchestrator: 33, Explorer: 27}
+OPERATIONS = {Orchestrator: 32, Explorer: 27}
 BOUNDED = settings(
     max_examples=10,
     deadline=None,
@@ -108,7 +108,7 @@ def test_as_a_member_signs_it(place, name):
         assert response.status_code not in (401, 500), response.text
         case.validate_response(response, checks=CHECKS)
 
-    assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 12
+    assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 11
 
 
 def test_a_method_that_is_none_here_is_answered_with_those_that_are(service):

@@ -76,7 +76,7 @@ async def test_a_write_to_one_is_in_the_next_answer_of_the_other(
                 await validator.post_verdict(run_fixture.verdict(name, "w1", 0, root, content_hash(data)))
         assert [(await one.node(worker)).accepted for one in (trainer, reader)] == [1, 1]
         # 2. So are an offer and a name.
-        await w1.offer_relay(RelayOffer(run=run, url=relay))
+        await w1.say("relay", RelayOffer(run=run, url=relay))
         assert relay in await reader.relays(run)
         await operator.announce_name(run, worker, "shared")
         named = (await reader.log(run, kind="name")).entries

@@ -95,7 +95,7 @@ async def test_corrupt_relay_is_reported_and_delisted(deployment: Any, tmp_path:
             await chain.send(runs.publish_checkpoint(run_fixture.run, 0, manifest.root, bytes(32)))
             terms = await chain.terms(run_fixture.run)
             async with odd_source(with_a_bit_flipped(tmp_path / "published")) as (url, _, _):
-                await member.offer_relay(RelayOffer(run=run_fixture.run, url=url))
+                await member.say("relay", RelayOffer(run=run_fixture.run, url=url))
                 for name in ("v1", "v2"):
                     async with run_fixture.client(orchestrator.url, name) as client:
                         folder = tmp_path / name
@@ -134,7 +134,7 @@ async def test_relay_directory_refreshes_and_survives_outage(deployment: Any, tm
         ):
             relays = Relays(ShardcastSettings(), client, run_fixture.run, clock=lambda: now)
             assert await relays.urls() == [OWNERS_RELAY]
-            await client.offer_relay(RelayOffer(run=run_fixture.run, url=url))
+            await client.say("relay", RelayOffer(run=run_fixture.run, url=url))
             assert await relays.urls() == [OWNERS_RELAY]
             now += FRESH_SECONDS
             assert await relays.urls() == [OWNERS_RELAY, url]

@@ -24,7 +24,8 @@ class Orchestrator:
         self.reports: list[MachineReport] = []
         self.errors: list[Exception] = []
 
-    async def report_machine(self, report: MachineReport) -> None:
+    async def say(self, kind: str, report: MachineReport) -> None:
+        assert kind == "machine"
         if self.errors:
             raise self.errors.pop(0)
         self.reports.append(report)

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, insert
 from explorer import boards as boards_module
 from explorer import members as members_module
 from explorer.boards import Boards
+from explorer.current import ListedRelay
 from explorer.feed import PINNED
 from explorer.feed_log import PINNED_SECONDS, OverviewFeed, read_overview_feed
 from explorer.leaderboard import ValidatorLine, WorkerLine
@@ -37,7 +38,7 @@ from muster.ledger import tables
 from muster.ledger.attribution import Attribution
 from muster.ledger.database import Database
 from muster.ledger.run_facts import ChainState
-from muster.protocol.announcements import BenchmarkScore, CurrentRelay
+from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.keys import RunKeys
 from testbed.runs.recorded_run import OPERATOR, TERMS, TRAINER, VALIDATORS, WORKERS, ToldRun, file_hash
@@ -59,7 +60,7 @@ class BoardsRun:
         self.database = database
         self.queries = self.run.queries
         self.queries.chain = ChainState(now=NOW, min_validators=1, free_escrow=90 * TOKEN)
-        relays = [CurrentRelay(url=OWN, operator=""), CurrentRelay(url=SHARED, operator=OPERATOR)]
+        relays = [ListedRelay(url=OWN, operator=""), ListedRelay(url=SHARED, operator=OPERATOR)]
         self.current: Any = SimpleNamespace(relays=relays)
         self.follower: Any = SimpleNamespace(head_number=30, head_time=NOW, stale_since=None)
         self.reader: Any = SimpleNamespace(stale_since=None)

@@ -16,8 +16,8 @@ from muster.errors import RefusedError
 from muster.ledger.database import Database
 from muster.ledger.queries import NodeRecord
 from muster.ledger.run_facts import ChainState
-from muster.ledger.tables import checkpoints, entries, machines, nodes
-from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
+from muster.ledger.tables import checkpoints, entries, nodes
+from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import content_hash
 from orchestrator import announcements as room
@@ -90,11 +90,6 @@ def score(value: float = 0.5, key: Signer = TRAINER, **changes: Any) -> Benchmar
     return sign_message(key, WHERE, BenchmarkScore(**fields))
 
 
-def report(**changes: Any) -> MachineReport:
-    fields = {"run": RUN, "device": "H100", "devices": 1, "tokens_per_second": 250.5} | changes
-    return MachineReport(**fields)
-
-
 async def rows(database: Database, table: Any, *columns: str) -> list[tuple]:
     query = select(*table.c[columns]).order_by(*table.primary_key.columns)
     return [tuple(row) for row in await database.read(lambda connection: connection.execute(query).all())]
@@ -159,37 +154,6 @@ async def test_name_changed_after_signing_is_refused(said: Announcements) -> Non
 
 async def test_name_dated_one_minute_ahead_is_accepted(said: Announcements) -> None:
     assert await said.documents.take("name", name("mine", START + 60))
-
-
-# Machines
-
-
-async def test_a_report_is_cleaned_and_the_last_one_counts(
-    said: Announcements, database: Database, clock: Clock
-) -> None:
-    hostile = report(device="\x1b[31m\u202e<script>alert(1)</script>\x00")
-    await said.receive_machine(caller(b"1"), RUN, hostile)
-    columns = ("node", "device", "devices", "tokens_per_second", "received")
-    assert await rows(database, machines, *columns) == [
-        (NODE.address, "[31m <script>alert(1)</script>", 1, 250.5, START)
-    ]
-    clock.now += 120
-    await said.receive_machine(caller(b"2"), RUN, report(device="", devices=8, tokens_per_second=0))
-    assert await rows(database, machines, *columns) == [(NODE.address, "unknown", 8, 0.0, START + 120)]
-    clock.now += 120
-    await said.receive_machine(caller(b"3", role="validator"), RUN, report())
-    assert await rows(database, machines, "tokens_per_second") == [(0.0,)]
-    assert await rows(database, entries, "kind") == [], "it is no part of the log"
-
-
-async def test_only_active_nodes_report_a_machine(said: Announcements) -> None:
-    trainer = Caller(TRAINER.address, caller().request, None, is_trainer=True)
-    for one in (trainer, caller(status="retired"), caller(status="jailed")):
-        with pytest.raises(RefusedError, match=f"^{one.address} is no active node of run 7$") as caught:
-            await said.receive_machine(one, RUN, report())
-        assert caught.value.status == 403
-    with pytest.raises(RefusedError, match="serves run 7, not 8"):
-        await said.receive_machine(caller(), RUN, report(run=8))
 
 
 # Scores

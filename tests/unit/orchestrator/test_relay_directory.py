@@ -16,25 +16,22 @@ import pytest
 
 from muster.errors import RefusedError
 from muster.ledger.database import Database
-from muster.ledger.queries import NodeRecord
 from muster.ledger.run_facts import ChainState
-from muster.ledger.statements import insert_new
-from muster.ledger.tables import nodes
-from muster.protocol.hashes import content_hash
-from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedText
+from muster.ledger.statements import insert_new, upsert
+from muster.ledger.tables import current, nodes
+from muster.protocol.messages import MisbehaviourReport, SignedText
 from muster.protocol.receipts import open_text, sign_text
 from muster.shardcast.serve.http_server import FileRequest
-from orchestrator.auth import Caller
 from orchestrator.log import Log
 from orchestrator.relay_directory import (
+    CURRENT_SECONDS,
     HIDDEN_SECONDS,
     MAX_CHECKS,
     MAX_LISTED,
     MAX_REPORTS,
-    OFFER_SECONDS,
     RelayDirectory,
 )
-from testbed.samples.messages import HERE, Key, request_of
+from testbed.samples.messages import HERE, Key
 from testbed.waiting import BOUND
 from testbed.weights.servers import odd_source
 
@@ -77,17 +74,10 @@ def directory_of(
     return RelayDirectory(1, url, list(own), database, documents, clock=clock)
 
 
-def caller(address: str, *, operator: str | None = None, status: str = "active") -> Caller:
-    return Caller(
-        address,
-        request_of(content_hash(b"x")),
-        NodeRecord(address, operator or address, "worker", status),
-        is_trainer=False,
-    )
-
-
-def offer(url: str = HER_RELAY, run: int = 1) -> RelayOffer:
-    return RelayOffer(run=run, url=url)
+async def offer(directory: RelayDirectory, node: str, url: str = HER_RELAY) -> None:
+    """Let a node have offered a URL that answered (`test_current.py`)."""
+    row = {"kind": "relay", "node": node, "key": url, "received": directory.clock(), "text": ""}
+    await directory.database.write(lambda connection: upsert(connection, current, row))
 
 
 def lie(url: str = HER_RELAY, run: int = 1) -> MisbehaviourReport:
@@ -104,28 +94,28 @@ async def listed(directory: RelayDirectory) -> list[str]:
 
 async def test_owner_relays_come_first_then_the_offers_renewed_last(directory: RelayDirectory, clock: Clock) -> None:
     assert await listed(directory) == [OWN]
-    assert await directory.offer(caller(ANNE), 1, offer(HER_RELAY + "/"))
+    await offer(directory, ANNE)
     clock.now = 10
-    assert await directory.offer(caller(BERT), 1, offer("https://bert.example"))
+    await offer(directory, BERT, "https://bert.example")
     assert await listed(directory) == [OWN, "https://bert.example", HER_RELAY]
     clock.now = 20
-    assert not await directory.offer(caller(ANNE), 1, offer()), "renewed"
+    await offer(directory, ANNE)
     assert await listed(directory) == [OWN, HER_RELAY, "https://bert.example"]
-    assert await directory.offer(caller(ANNE), 1, offer(OWN)), "a URL that is already listed adds nothing"
+    await offer(directory, ANNE, OWN)  # a URL that is already listed adds nothing
     assert await listed(directory) == [OWN, "https://bert.example"]
 
 
 async def test_an_offer_that_is_not_renewed_ends(directory: RelayDirectory, clock: Clock) -> None:
-    await directory.offer(caller(ANNE), 1, offer())
-    clock.now = OFFER_SECONDS - 1
+    await offer(directory, ANNE)
+    clock.now = CURRENT_SECONDS - 1
     assert await listed(directory) == [OWN, HER_RELAY]
-    clock.now = OFFER_SECONDS
+    clock.now = CURRENT_SECONDS
     assert await listed(directory) == [OWN]
 
 
 async def test_the_list_is_bounded(directory: RelayDirectory) -> None:
     for i in range(MAX_LISTED + 5):
-        await directory.offer(caller(f"0x{i:040x}"), 1, offer(f"https://relay-{i}.example"))
+        await offer(directory, f"0x{i:040x}", f"https://relay-{i}.example")
     assert len(await listed(directory)) == MAX_LISTED
 
 
@@ -143,14 +133,14 @@ async def test_the_list_is_bounded(directory: RelayDirectory) -> None:
 )
 async def test_invalid_or_private_url_is_refused(directory: RelayDirectory, url: str, why: str) -> None:
     with pytest.raises(RefusedError, match=why):
-        await directory.offer(caller(ANNE), 1, offer(url))
+        await directory.check(ANNE, url)
     assert await listed(directory) == [OWN]
 
 
 async def test_a_local_swarm_lists_local_relays(tmp_path: Path, database_url: str) -> None:
     database = await Database.open(database_url, "run 1")
     local = directory_of(database, tmp_path, "http://127.0.0.1:8546")
-    assert await local.offer(caller(ANNE), 1, offer("http://127.0.0.1:9000"))
+    await offer(local, ANNE, "http://127.0.0.1:9000")
     assert await listed(local) == ["http://127.0.0.1:9000"]
     await database.close()
 
@@ -159,15 +149,15 @@ async def test_new_offer_must_answer(tmp_path: Path, database_url: str, clock: C
     database = await Database.open(database_url, "run 1")
     local = directory_of(database, tmp_path, "http://127.0.0.1:8546", clock=clock)
     async with odd_source(tmp_path) as (url, _, _):
-        await local.check(caller(ANNE), 1, offer(url))
-        await local.offer(caller(ANNE), 1, offer(url))
-    await local.check(caller(ANNE), 1, offer(url))  # renewed: not tried again
+        assert await local.check(ANNE, url + "/") == url
+        await offer(local, ANNE, url)
+    await local.check(ANNE, url)  # renewed: not tried again
     with pytest.raises(RefusedError, match="the orchestrator does not reach it") as refused:
-        await local.check(caller(BERT), 1, offer(url))
+        await local.check(BERT, url)
     assert refused.value.status == 422
-    clock.now = OFFER_SECONDS
+    clock.now = CURRENT_SECONDS
     with pytest.raises(RefusedError, match="the orchestrator does not reach it"):
-        await local.check(caller(ANNE), 1, offer(url))
+        await local.check(ANNE, url)
     await database.close()
 
 
@@ -185,7 +175,7 @@ async def test_name_of_a_private_address_is_not_asked(
         here = ("127.0.0.1", urlsplit(url).port)
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", here)])
         with pytest.raises(RefusedError, match="does not reach it at an address of the public network"):
-            await directory.check(caller(ANNE), 1, offer("http://anne.example"))
+            await directory.check(ANNE, "http://anne.example")
     assert heard == []
 
 
@@ -199,8 +189,8 @@ async def test_offers_tried_at_the_same_time_are_bounded(
         raise socket.gaierror("no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    offers = [offer(f"https://relay-{i}.example") for i in range(MAX_CHECKS + 1)]
-    checks = [asyncio.create_task(directory.check(caller(ANNE), 1, each)) for each in offers]
+    urls = [f"https://relay-{i}.example" for i in range(MAX_CHECKS + 1)]
+    checks = [asyncio.create_task(directory.check(ANNE, url)) for url in urls]
     done, _ = await asyncio.wait(checks, return_when=asyncio.FIRST_COMPLETED)
     held.set()
     with pytest.raises(RefusedError, match="other offers are being tried"):
@@ -210,18 +200,8 @@ async def test_offers_tried_at_the_same_time_are_bounded(
         assert isinstance(check.exception(), RefusedError)
 
 
-async def test_only_active_nodes_of_this_run_offer(directory: RelayDirectory) -> None:
-    with pytest.raises(RefusedError, match="is no active node of run 1"):
-        await directory.offer(caller(ANNE, status="retired"), 1, offer())
-    with pytest.raises(RefusedError, match="serves run 1, not 2"):
-        await directory.offer(caller(ANNE), 1, offer(run=2))
-    trainer = Caller(DORA, caller(DORA).request, None, is_trainer=True)
-    with pytest.raises(RefusedError, match="is no active node"):
-        await directory.offer(trainer, 1, offer())
-
-
 async def test_two_operators_hide_an_offer_and_one_does_not(directory: RelayDirectory, clock: Clock) -> None:
-    await directory.offer(caller(ANNE), 1, offer())
+    await offer(directory, ANNE)
     assert await report(directory, BERT)
     assert not await report(directory, BERT), "the report is a repetition"
     assert not await report(directory, ERIK), "the same operator"
@@ -230,7 +210,7 @@ async def test_two_operators_hide_an_offer_and_one_does_not(directory: RelayDire
     assert await report(directory, CLEO)
     assert await listed(directory) == [OWN]
     clock.now = HIDDEN_SECONDS
-    await directory.offer(caller(ANNE), 1, offer())
+    await offer(directory, ANNE)
     assert await listed(directory) == [OWN, HER_RELAY], "the reports have expired"
     for reporter in (CLEO, BERT):  # who says the same again is heard again
         await report(directory, reporter)
@@ -244,7 +224,7 @@ async def test_the_owner_s_relay_is_never_hidden(directory: RelayDirectory) -> N
 
 
 async def test_report_is_stored_with_its_signature(directory: RelayDirectory) -> None:
-    await directory.offer(caller(ANNE), 1, offer())
+    await offer(directory, ANNE)
     await report(directory, BERT)
     (kept,) = (await directory.documents.page(0)).entries
     signed = SignedText.model_validate_json(kept.text)
@@ -253,14 +233,14 @@ async def test_report_is_stored_with_its_signature(directory: RelayDirectory) ->
 
 async def test_reports_of_one_operator_are_bounded(directory: RelayDirectory, clock: Clock) -> None:
     for i in range(MAX_REPORTS):
-        await directory.offer(caller(ANNE), 1, offer(f"https://relay-{i}.example"))
+        await offer(directory, ANNE, f"https://relay-{i}.example")
         assert await report(directory, BERT, lie(f"https://relay-{i}.example"))
-    await directory.offer(caller(ANNE), 1, offer())
+    await offer(directory, ANNE)
     with pytest.raises(RefusedError, match=f"has reported {MAX_REPORTS} relays"):
         await report(directory, BERT)
     assert await report(directory, CLEO)
     clock.now = HIDDEN_SECONDS
-    await directory.offer(caller(ANNE), 1, offer())
+    await offer(directory, ANNE)
     assert await report(directory, BERT)
 
 
