@@ -63,19 +63,19 @@ class Current:
         """Read the list. Raises TRANSIENT errors, CheckError, StorageError."""
         found = await self.client.current(self.run)
         said = await asyncio.to_thread(self._open, found.said)
-        relays = [ListedRelay(url=url, operator="") for url in found.own]
+        relays = dict.fromkeys(found.own, "")
 
         def write(connection: Connection) -> None:
             known = {one.address: one for one in filter(None, members_of(connection, [node for _, node, _ in said]))}
             for one, node, received in said:
                 member = known.get(node)
                 if member is not None and isinstance(one, RelayOffer):
-                    relays.append(ListedRelay(url=one.url.rstrip("/"), operator=member.operator))
+                    relays.setdefault(one.url.rstrip("/"), member.operator)
                 elif member is not None and isinstance(one, MachineReport):
                     upsert(connection, machines, _row(one, member, received))
 
         await self.database.write(write, news=False)
-        self.relays = [one for one in relays if not url_problem(one.url)]
+        self.relays = [ListedRelay(url=url, operator=by) for url, by in relays.items() if not url_problem(url)]
         return IDLE
 
     def _open(self, said: Sequence[CurrentDocument]) -> list[tuple[Said, str, float]]:

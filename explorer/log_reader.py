@@ -35,6 +35,8 @@ from muster.runtime.loop import AGAIN, IDLE, Next, PollLoop, Waiting
 
 POLL_SECONDS: Final = 1.0
 """Between two looks at the end of the log."""
+WAIT_SECONDS: Final = 10
+"""For so long the orchestrator may hold a look there, until the log has grown."""
 DAYS_SECONDS: Final = 300.0
 """Between two looks for days that are over."""
 _READ: Final = "0x" + 64 * "0"
@@ -94,7 +96,7 @@ class LogReader:
             await self._restore_days()
             self._days_at = self.clock()
         place = await self.database.read(place_in)
-        page = await self.client.log(self._queries.run, place)
+        page = await self.client.log(self._queries.run, place, wait=WAIT_SECONDS)
         known = [*takewhile(lambda one: one.came <= self._queries.chain.now, page.entries)]
         found = await asyncio.to_thread(lambda: [*filter(None, map(self.documents.open, known))])
         if known:

@@ -18,6 +18,7 @@ from muster.runtime.process import quick_loop, run_process
 from muster.settings.schema import Settings
 from orchestrator.admission import MemberAdmission
 from orchestrator.app import create_asgi
+from orchestrator.log_tail import LogTail
 from orchestrator.service import serving
 
 
@@ -34,7 +35,13 @@ async def _serve(settings: Settings) -> None:
     async def opened(table: ConnectionTable) -> AsyncIterator[Served]:
         async with serving(settings, signer) as service:
             door = MemberAdmission(create_asgi(service), service.gate.recognise, table)
-            yield Served(door, partial(door.hold, service.demand, service.run), service.demand.stop)
+            tail = LogTail(door, service.run, service.database, door.slots_by_kind["held"])
+
+            def end() -> None:
+                service.demand.stop()
+                tail.stop()
+
+            yield Served(tail, partial(door.hold, service.demand, service.run), end)
 
     await serve("orchestrator", settings.orchestrator, settings.run, opened)
 

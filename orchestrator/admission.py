@@ -12,8 +12,9 @@ Rules:
   the trainer's need not wait. It is sent at its reader's speed, in a slot of its party.
 - A proxy's question whether a signature is good (CHECK) takes a slot of a separate kind, and so does looking at the
   signature of a read.
-- A question for the demand that may be held (`demand_board.py`) takes a slot of a separate kind, of which a party has
-  HELD_EACH. Where none is free, or it is signed, it is answered at once, as any other.
+- A question for the demand that may be held (`demand_board.py`), or at the end of the log (`log_tail.py`), takes a slot
+  of a separate kind, of which a party has HELD_EACH. Where none is free, or a question for the demand is signed, it is
+  answered at once, as any other.
 - One address of strangers, or one member, gets at most half of its kind's slots and of the queue, and waiting requests
   are served address by address. So one address keeps no other out, and no limit has to be set for a proxy's.
 - The party of a request follows from its connection (`muster/runtime/connection_table.py`), or from its own signature.

@@ -366,19 +366,28 @@ async def add_document(request: Request, response: Response, service: Here, _: O
 
 @documents_log.get("/runs/{run}/log")
 async def read_log(
+    request: Request,
     service: Here,
     _: OurRun,
     after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0,
     kind: Annotated[str | None, Query(pattern="^[a-z]{1,16}$")] = None,
     node: Annotated[str | None, Query(pattern="^0x[0-9a-fA-F]{40}$")] = None,
     index: Annotated[int | None, Query(ge=0, lt=1 << 32)] = None,
+    wait: Annotated[int, Query(ge=0, le=MAX_HELD_SECONDS)] = 0,  # which `LogTail` reads
 ) -> Response:
     """Send signed documents from a place on, in their order, and the place to go on from.
 
-    Of one `kind`, or about one `node`, or about its commitment with this `index`.
+    Of one `kind`, or about one `node`, or about its commitment with this `index`. 304 to who has them, by their ETag.
+    With `wait` a request at the end of the log is held until the log has grown, or so many seconds are over; it is
+    answered at once where too many are held.
     """
     subject = None if node is None else to_checksum_address(node)
-    return document_response(await service.documents.page(after, kind=kind, subject=subject, number=index))
+    page = await service.documents.page(after, kind=kind, subject=subject, number=index)
+    tag = f'W/"{page.cursor}-{len(page.entries)}"'  # a place has the same document for ever, or it is forgotten
+    is_known = request.headers.get("if-none-match") == tag
+    response = Response(status_code=304) if is_known else document_response(page)
+    response.headers["ETag"] = tag
+    return response
 
 
 @runs.get("/runs/{run}/demand")

@@ -333,3 +333,16 @@ async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place,
     await until(lambda: len(place.events("scored")) == len(before) + 1, "the page has read on")
     assert [one["name"] for one in place.events("named")] == ["first", "old", "new"], "each once"
     await place.refused("w3", old, 409, "Conflict", why)
+
+
+async def test_a_reader_at_the_end_of_the_log_waits_until_it_grows(place: Place) -> None:
+    async with place.run_fixture.client(place.orchestrator.url, "stranger") as reader:
+        end = 0
+        while (page := await reader.log(place.run, end)).entries:
+            end = page.cursor
+        waiting = asyncio.create_task(reader.log(place.run, end, wait=30))
+        done, _ = await asyncio.wait([waiting], timeout=1)
+        assert not done
+        await place.say("w2", place.name("w2", "grown"))
+        [entry] = (await asyncio.wait_for(waiting, BOUND)).entries
+        assert (entry.place, NodeName.model_validate_json(entry.text).name) == (end, "grown")

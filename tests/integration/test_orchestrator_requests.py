@@ -257,6 +257,33 @@ def test_messages_that_do_not_parse(sender, body, detail):
     refused(sender.signed("trainer", "POST", f"/v1/runs/{sender.run_fixture.run}/log", body), 422, "Malformed", detail)
 
 
+# A page that is known
+
+
+def test_a_page_of_the_log_that_is_known_is_not_sent_again(sender):
+    run_fixture = sender.run_fixture
+    path = f"/v1/runs/{run_fixture.run}/log"
+
+    def post(metric: float) -> None:
+        report = StepReport(run=run_fixture.run, step=0, metrics={"loss": metric})
+        signed = sign_text(run_fixture.key("trainer"), run_fixture.domain, "report", report)
+        assert sender.signed("trainer", "POST", path, signed.to_bytes()).status_code == 201
+
+    def get(tag: str, query: str = "") -> httpx2.Response:
+        return httpx2.get(sender.orchestrator.url + path + query, headers={"If-None-Match": tag}, timeout=BOUND)
+
+    post(1.0)
+    first = get("")
+    known = get(first.headers["etag"])
+    assert (first.status_code, known.status_code, known.content) == (200, 304, b"")
+    assert known.headers["etag"] == first.headers["etag"]
+    post(2.0)
+    longer = get(first.headers["etag"])
+    assert (longer.status_code, len(longer.json()["entries"])) == (200, len(first.json()["entries"]) + 1)
+    end = f"?after={longer.json()['cursor']}"
+    assert get(get("", end).headers["etag"], end).status_code == 304
+
+
 # Another run, another place
 
 

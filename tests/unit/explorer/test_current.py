@@ -56,6 +56,8 @@ async def test_machines_of_the_run_and_relays_that_are_urls_are_known(tmp_path: 
     """Of a stranger nothing is kept; a device's name is cleaned; a validator makes no tokens."""
     documents = [
         said("wanda", "relay", RelayOffer(run=RUN, url="https://two.example/")),
+        said("vera", "relay", RelayOffer(run=RUN, url="https://one.example")),  # the owner's
+        said("vera", "relay", RelayOffer(run=RUN, url="https://two.example")),  # listed already
         said("stranger", "relay", RelayOffer(run=RUN, url="https://three.example")),
         *(said(name, "machine", H200) for name in ("wanda", "vera", "stranger")),
     ]
