@@ -16,9 +16,10 @@ from sqlalchemy import Connection, func, or_, select
 from explorer.source import PageSource, names_of, rows_of
 from explorer.summary import CaseLine
 from muster.constants import BASIS_POINTS
+from muster.contracts.court import Outcome
 from muster.ledger.queries import verdict_of
 from muster.ledger.read_model import read_cases
-from muster.ledger.tables import IN_COURT, cases, counts, nodes, proofs, votes
+from muster.ledger.tables import cases, deeds, nodes, proofs, votes
 from muster.protocol.kinds import NO_ROW
 from muster.protocol.messages import Message, Verdict, Wei
 from muster.protocol.reasons import REASONS, Reason
@@ -105,13 +106,11 @@ class CaseView(Message):
     """That re-run the evidence."""
 
 
-_NO_OUTCOME: Final = ("proofs", "votes", "absences", "seals")
-
-
 def _outcomes(connection: Connection) -> dict[str, int]:
     """Count all cases by how they ended."""
-    kind, number = counts.c.kind, func.sum(counts.c["count"])
-    found = select(kind, number).where(IN_COURT, kind.not_in(_NO_OUTCOME)).group_by(kind).having(number > 0)
+    kind, number = deeds.c.kind, func.sum(deeds.c["count"])
+    is_outcome = kind.in_([outcome.name.lower() for outcome in Outcome])
+    found = select(kind, number).where(is_outcome).group_by(kind).having(number > 0)
     return {outcome: int(total) for outcome, total in connection.execute(found)}
 
 

@@ -135,7 +135,7 @@ class Documents:
         reported = dict(rows_of_any(connection, _SPENT, {row.file_hash for row in new}))
         for node, index, _, name in map(tuple, new):
             if name in reported:
-                tallies.add(connection, node, "files", int(reported[name]))
+                tallies.add(connection, {(node, "files"): int(reported[name])})
                 tallies.mark_spent(connection, node, index)
         # 3. What people read of them.
         one, verdict = found[0], found[0].document

@@ -26,7 +26,7 @@ from muster.ledger.documents import newest_sums
 from muster.ledger.read_model import NodeSums, oldest_nodes, read_nodes
 from muster.ledger.run_facts import latest_step
 from muster.ledger.tables import (
-    counts,
+    deeds,
     hour_tallies,
     machines,
     node_names,
@@ -158,7 +158,7 @@ def read_others(
     """Read who takes part without being a node."""
     published = latest_step(connection)
     newest = select(steps.c.received).order_by(steps.c.step.desc()).limit(1)
-    updates = select(func.sum(counts.c["count"])).where(counts.c.kind == "updates")  # of earlier trainers too
+    updates = select(func.sum(deeds.c["count"])).where(deeds.c.kind == "updates")  # of earlier trainers too
     line = TrainerLine(
         address=trainer,
         steps=0 if published is None else published + 1,

@@ -26,6 +26,7 @@ from muster.ledger.chain_follower import Follower
 from muster.ledger.database import Database
 from muster.ledger.queries import Queries
 from muster.ledger.run_facts import ChainState
+from muster.ledger.tables import EXPLORER
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import JoinDocument
 from muster.settings.schema import Settings
@@ -94,7 +95,7 @@ async def serving(settings: Settings) -> AsyncIterator[ExplorerService]:
         # 2. Its own database, and the run's files.
         where = Domain(chain.chain_id, chain.addresses.registry)
         about = f"explorer of run {run} of {chain.addresses.runs} on chain {chain.chain_id}"
-        database = await Database.open(f"sqlite:///{ours.state_dir / 'explorer.db'}", about)
+        database = await Database.open(f"sqlite:///{ours.state_dir / 'explorer.db'}", about, EXPLORER)
         stack.push_async_callback(database.close)
         files = RunFiles(client, ours.state_dir)
         await files.forget_all("0x" + terms.task_root.hex())

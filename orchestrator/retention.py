@@ -38,6 +38,7 @@ from muster.ledger.summaries import (
     close,
     documents_of,
     forget,
+    forget_lists,
     last_hour,
     leave,
     read_day,
@@ -52,10 +53,8 @@ from muster.ledger.tables import (
     calls,
     cases,
     commitments,
-    evidence,
-    grades,
+    files,
     hour_tallies,
-    leaving,
     outcomes,
     summaries,
     uploads,
@@ -203,7 +202,10 @@ class Retention:
         return None, ""
 
     def _settle(self, work: DayOfWork, name: str, is_old: bool, connection: Connection) -> None:
-        if settle(connection, work, name) and is_old:  # a validator may have been convicted since it was written
+        is_new = settle(connection, work, name)
+        if is_new:
+            forget_lists(connection, work)
+        if is_new and is_old:  # a validator may have been convicted since it was written
             for node in work.nodes:
                 self._queries.update_statuses(connection, OF_NODE, node=node)
 
@@ -211,6 +213,7 @@ class Retention:
         """Put a summary from storage in the place of what the database has of its day; return whether it counts."""
         if not restore(connection, work, name):
             return False
+        forget_lists(connection, work)
         for node in work.nodes:
             self._queries.update_statuses(connection, OF_NODE, node=node)
         while self._delete_rows(connection, work.day):
@@ -243,28 +246,22 @@ class Retention:
     def _let_others_go(self, connection: Connection) -> None:
         """Note evidence that nothing names, or whose deadlines are over, and what the trainer showed so long ago."""
         now = self._queries.chain.now
-        connection.execute(delete(leaving).where(leaving.c.since < now - SAID_SECONDS))
-        named = evidence.c.hash.in_(select(cases.c.evidence))
-        unnamed = evidence.c.expiry.between(1, time.time()), ~named
-        gone = connection.execute(delete(evidence).where(*unnamed).returning(evidence.c.hash)).scalars().all()
+        connection.execute(delete(files).where(files.c.holder == "", files.c.since < now - SAID_SECONDS))
+        named = files.c.name.in_(select(cases.c.evidence))
+        unnamed = files.c.kind == "evidence", files.c.expiry.between(1, time.time()), ~named
+        gone = connection.execute(delete(files).where(*unnamed).returning(files.c.name)).scalars().all()
         leave(connection, [("evidence", name) for name in gone], 0)
         if not self._days:
             return
-        # Evidence that was posted since the last sweep begins its time now.
-        connection.execute(update(evidence).where(evidence.c.hour == 0).values(hour=now // HOUR_SECONDS))
-        is_asked = evidence.c.hash.in_(select(cases.c.evidence).where(OPEN))
-        old = select(*evidence.c["validator", "hash", "hour"]).order_by(evidence.c.hour).where(~is_asked)
-        for row in connection.execute(old.limit(FILES_AT_ONCE)).all():
+        # What was posted since the last sweep begins its time now.
+        connection.execute(update(files).where(files.c.hour == 0).values(hour=now // HOUR_SECONDS))
+        is_asked = files.c.name.in_(select(cases.c.evidence).where(OPEN))
+        old = select(*files.c["kind", "holder", "name", "hour"]).order_by(files.c.hour)
+        for row in connection.execute(old.where(files.c.hour > 0, ~is_asked).limit(FILES_AT_ONCE)).all():
             if self._is_over(row.hour):
-                connection.execute(
-                    delete(evidence).where(evidence.c.validator == row.validator, evidence.c.hash == row.hash)
-                )
-                leave(connection, [("evidence", row.hash)], row.hour // DAY_HOURS)
-        aged = select(grades).order_by(grades.c.hour).limit(FILES_AT_ONCE)
-        for row in connection.execute(aged).all():
-            if self._is_over(row.hour):
-                connection.execute(delete(grades).where(grades.c.hash == row.hash))
-                leave(connection, [("grades", row.hash)], row.hour // DAY_HOURS)
+                own = [files.c[name] == getattr(row, name) for name in ("kind", "holder", "name")]
+                connection.execute(delete(files).where(*own))
+                leave(connection, [(row.kind, row.name)], row.hour // DAY_HOURS)
 
     def unnamed(self, connection: Connection) -> list[Any]:
         """Return some uploads that have had no commitment for a day, by the chain's clock and this machine's."""
@@ -281,8 +278,8 @@ class Retention:
 
     async def _delete_files(self) -> bool:
         """Delete some files that no row names; return whether there were any to look at."""
-        waiting = select(*leaving.c["kind", "name"]).where(leaving.c.since.is_(None))
-        waiting = waiting.order_by(leaving.c.kind).limit(FILES_AT_ONCE + len(self._shared))
+        waiting = select(*files.c["kind", "name"]).where(files.c.holder == "", files.c.since.is_(None))
+        waiting = waiting.order_by(files.c.kind).limit(FILES_AT_ONCE + len(self._shared))
         found = await self._database.read(lambda connection: connection.execute(waiting).all())
         some = [(row.kind, row.name) for row in found if (row.kind, row.name) not in self._shared]
         gone = list[tuple[str, str]]()
@@ -292,8 +289,8 @@ class Retention:
             else:
                 await (self._segments.delete(int(name)) if kind == "log" else self._stores[kind].delete(name))
                 gone.append((kind, name))
-        done = tuple_(leaving.c.kind, leaving.c.name).in_(gone)
-        since = update(leaving).where(done).values(since=self._queries.chain.now)
+        done = files.c.holder == "", tuple_(files.c.kind, files.c.name).in_(gone)
+        since = update(files).where(*done).values(since=self._queries.chain.now)
         if gone:
             await self._database.write(lambda connection: connection.execute(since), news=False)
             log.info("files deleted, their deadlines are over", files=len(gone))
@@ -301,11 +298,9 @@ class Retention:
 
     async def _is_shared(self, kind: str, name: str) -> bool:
         """Return whether a file is needed by what has not gone."""
-        column = {"files": uploads.c.file_hash, "evidence": evidence.c.hash, "grades": grades.c.hash}.get(kind)
-        if column is None:
-            return False
-        names = select(column).where(column == name).limit(1)
-        return await self._database.read(lambda connection: connection.execute(names).scalar()) is not None
+        held = select(files.c.name).where(files.c.name == name, files.c.kind == kind, files.c.holder != "")
+        names = select(uploads.c.file_hash).where(uploads.c.file_hash == name) if kind == "files" else held
+        return await self._database.read(lambda connection: connection.execute(names.limit(1)).scalar()) is not None
 
 
 def forget_uploads(connection: Connection, rows: Sequence[Any]) -> None:

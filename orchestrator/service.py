@@ -18,6 +18,7 @@ from muster.ledger.chain_follower import Follower
 from muster.ledger.database import Database
 from muster.ledger.queries import Queries
 from muster.ledger.run_facts import ChainState
+from muster.ledger.tables import ORCHESTRATOR
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import JoinDocument, RunDescription
 from muster.runtime import telemetry
@@ -142,7 +143,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         addresses = chain.addresses
         where = Domain(chain.chain_id, addresses.registry)
         about = f"run {settings.run} of {addresses.runs} on chain {chain.chain_id}"
-        database = await Database.open(ours.database_url, about)
+        database = await Database.open(ours.database_url, about, ORCHESTRATOR)
         stack.push_async_callback(database.close)
         stack.enter_context(only_process(ours.database_url))
         # 3. The parts that read and write them.

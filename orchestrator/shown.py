@@ -14,7 +14,7 @@ from muster.ledger.database import Database
 from muster.ledger.documents import Placed, add_list
 from muster.ledger.queries import Queries
 from muster.ledger.statements import insert_once
-from muster.ledger.tables import grades
+from muster.ledger.tables import TRAINER, files
 from muster.protocol.hashes import content_hash
 from muster.protocol.looks import settles_at
 from muster.protocol.masters import check_master
@@ -94,8 +94,8 @@ class ShownDocuments:
 
     async def record_grades(self, name: str) -> bool:
         """Record which grades storage keeps; return whether they are new."""
-        row = {"hash": name, "hour": self._queries.chain.now // HOUR_SECONDS}
-        return await self._database.write(partial(insert_once, table=grades, row=row), news=False)
+        row = {"kind": "grades", "holder": TRAINER, "name": name, "hour": self._queries.chain.now // HOUR_SECONDS}
+        return await self._database.write(partial(insert_once, table=files, row=row), news=False)
 
 
 def _add_lists(connection: Connection, found: Sequence[Placed[LookList]]) -> None:

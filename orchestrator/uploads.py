@@ -35,7 +35,7 @@ from muster.ledger.database import Database
 from muster.ledger.queries import Queries, next_index_of, upload_of
 from muster.ledger.statements import insert_once, row_of
 from muster.ledger.summaries import gone_work
-from muster.ledger.tables import calls, commitments, evidence, uploads
+from muster.ledger.tables import calls, commitments, files, uploads
 from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, sign_message
 from muster.protocol.messages import Upload, UploadReceipt
 from muster.protocol.receipts import upload_target
@@ -197,7 +197,7 @@ class Uploads:
         def write(connection: Connection) -> bool:
             if not insert_once(connection, uploads, row):
                 return False
-            tallies.add(connection, row["node"], "files", int(tallies.is_used(connection, row["file_hash"])))
+            tallies.add(connection, {(row["node"], "files"): int(tallies.is_used(connection, row["file_hash"]))})
             tallies.mark_spent(connection, row["node"], row["index"])
             came = {"of_node": row["node"], "of_index": row["index"], "of_root": row["root"]}
             if connection.execute(_OPEN_LATER, came | {"at": upload.receipt.stored_at}).rowcount:
@@ -228,8 +228,8 @@ _BEFORE: Final = (
     .scalar_subquery()
 )
 _ROLLOUTS: Final = select(uploads.c.size).where(uploads.c.node == bindparam("node"), uploads.c.index > _BEFORE)
-_EVIDENCE: Final = select(evidence.c.size).where(
-    evidence.c.validator == bindparam("node"), evidence.c.expiry > bindparam("second")
+_EVIDENCE: Final = select(files.c.size).where(
+    files.c.kind == "evidence", files.c.holder == bindparam("node"), files.c.expiry > bindparam("second")
 )
 _UNNAMED: Final = _ROLLOUTS.where(~IS_COMMITTED).union_all(_EVIDENCE).subquery()
 _UNNAMED_BYTES: Final = select(func.coalesce(func.sum(_UNNAMED.c.size), 0))

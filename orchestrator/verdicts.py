@@ -10,10 +10,10 @@ import math
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, and_, bindparam, select, update
 
 from muster.clients.storage import ContentStore
 from muster.constants import MAX_EVIDENCE_BYTES, UNNAMED_SECONDS
@@ -24,7 +24,7 @@ from muster.ledger.documents import KEY, KeptCall, Placed, record_verdicts
 from muster.ledger.queries import Queries
 from muster.ledger.statements import insert_once
 from muster.ledger.summaries import gone_work
-from muster.ledger.tables import calls, cases, evidence, uploads
+from muster.ledger.tables import calls, cases, files, uploads
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import Address, Verdict
 from muster.runtime import problems, telemetry
@@ -81,14 +81,14 @@ class Verdicts:
     async def expect_evidence(self, caller: Caller, size: int = 0) -> None:
         """Refuse a bundle of a caller that may not post any, or no more of them now. `size`: its bytes."""
         caller.active_validator()
-        now, posted = time.time(), evidence.c.validator == caller.address
-        row = {"validator": caller.address, "hash": caller.request.body_hash, "size": size}
+        now, posted = time.time(), held_by(caller.address)
+        row = _row(caller.address, caller.request.body_hash, size, now)
 
         def write(connection: Connection) -> bool:
-            unnamed = set(connection.execute(select(evidence.c.hash).where(posted, evidence.c.expiry > now)).scalars())
-            if row["hash"] not in unnamed and len(unnamed) >= MAX_UNNAMED:
+            unnamed = set(connection.execute(select(files.c.name).where(posted, files.c.expiry > now)).scalars())
+            if row["name"] not in unnamed and len(unnamed) >= MAX_UNNAMED:
                 return False
-            if insert_once(connection, evidence, row | {"expiry": now + UNNAMED_SECONDS}):
+            if insert_once(connection, files, row):
                 refusal = full(connection, caller.address, self._key_bytes, self._queries.chain.now)
                 if refusal is not None:
                     raise refusal
@@ -130,14 +130,13 @@ class Verdicts:
         """Return whether a reader gets a bundle: once a case on chain names it, and before that who posted it."""
         named = select(cases.c.evidence).where(cases.c.evidence == name)
         if reader is not None:
-            posted = evidence.c.hash == name, evidence.c.validator == reader.address
-            named = named.union(select(evidence.c.hash).where(*posted))
+            named = named.union(select(files.c.name).where(held_by(reader.address), files.c.name == name))
         return await self._database.read(lambda connection: connection.execute(named).first() is not None)
 
     async def restore_evidence(self, runs: str) -> None:
         """Record which evidence about this run there is besides, as posted now. `runs`: the Runs contract."""
         ours, now = (self._where.chain_id, runs.lower(), self._queries.run), time.time()
-        names = select(evidence.c.hash)
+        names = select(files.c.name).where(files.c.kind == "evidence", files.c.holder != "")
         known = set(await self._database.read(lambda connection: connection.execute(names).scalars().all()))
         async for name, size in self.evidence.sizes():
             if name in known:
@@ -146,9 +145,20 @@ class Verdicts:
                 about = _BundleHead.model_validate_json(await self.evidence.get(name, MAX_EVIDENCE_BYTES))
             except (ValidationError, CheckError, StorageError):
                 continue  # it may be another run's, so it stays
-            row = {"validator": about.accuser, "hash": name, "expiry": now + UNNAMED_SECONDS, "size": size}
+            row = _row(about.accuser, name, size, now)
             if (about.chain_id, about.runs.lower(), about.run) == ours:
-                await self._database.write(partial(insert_once, table=evidence, row=row), news=False)
+                await self._database.write(partial(insert_once, table=files, row=row), news=False)
+
+
+def held_by(validator: str) -> Any:
+    """Return the condition that a file is evidence which a validator posted."""
+    return and_(files.c.kind == "evidence", files.c.holder == validator)
+
+
+def _row(validator: str, name: str, size: int, now: float) -> dict[str, Any]:
+    """Return the row of evidence that is posted now."""
+    expiry = now + UNNAMED_SECONDS
+    return {"kind": "evidence", "holder": validator, "name": name, "size": size, "expiry": expiry, "hour": 0}
 
 
 class _BundleHead(BaseModel):
@@ -222,5 +232,5 @@ def gives_way(earlier: Verdict, verdict: Verdict, call: KeptCall | None) -> bool
 def mark_named(connection: Connection, verdict: Verdict) -> None:
     """Stop counting this verdict's evidence as posted without a verdict."""
     if verdict.evidence is not None:
-        posted = evidence.c.validator == verdict.validator, evidence.c.hash == verdict.evidence
-        connection.execute(update(evidence).where(*posted).values(expiry=0))
+        posted = held_by(verdict.validator), files.c.name == verdict.evidence
+        connection.execute(update(files).where(*posted).values(expiry=0))

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, select
 
 from muster.clients.storage import ContentStore
 from muster.errors import CheckError, StorageError
 from muster.ledger.statements import ANY_OF, rows_of_any
-from muster.ledger.tables import checkpoints, commitments, credit_tallies, credits, nodes
+from muster.ledger.tables import checkpoints, commitments, credit_tallies, nodes
 from muster.ledger.tallies import STATES, CommitmentState, credit
 from muster.protocol.draws import draw_base, group_draw
 from muster.protocol.hashes import hash_bytes
@@ -97,10 +97,9 @@ class Attribution:
         credit(
             connection,
             [
-                (one, part, groups)
+                (one, self.drawn(one.node, one.index, one.step, entropies[one.node]))
                 for one in work
                 if one.node in entropies
-                for part, groups in self.drawn(one.node, one.index, one.step, entropies[one.node]).items()
             ],
         )
 
@@ -118,8 +117,7 @@ class Attribution:
         """Attribute commitments that were read while the task set was not known; return how many."""
         if not self._has_authors:
             return 0
-        same = and_(credits.c.node == commitments.c.node, credits.c.index == commitments.c.index)
-        lacking = STATES.outerjoin(credits, same).where(credits.c.node.is_(None))
+        lacking = STATES.where(commitments.c.drawn.is_(None))
         work = [CommitmentState(*row) for row in connection.execute(lacking)]
         self.attribute(connection, work)
         return len(work)
@@ -130,7 +128,8 @@ class Attribution:
             return []
         rollouts: Counter[str] = Counter()
         accepted: Counter[str] = Counter()
-        for part, status, groups in connection.execute(select(credit_tallies)):
+        rows: Any = connection.execute(select(credit_tallies))
+        for part, status, groups in rows:
             rollouts[part] += groups * self.terms.group_size
             accepted[part] += groups * self.terms.group_size if status == "accepted" else 0
         lines = []

@@ -38,8 +38,10 @@ from muster.ledger.queries import (
 from muster.ledger.run_facts import latest_step
 from muster.ledger.statements import ANY_OF, insert_once, row_of, rows_of_any, upsert
 from muster.ledger.tables import (
+    COURT,
+    DEED,
     FROM_CHAIN,
-    IN_COURT,
+    ORCHESTRATOR,
     calls,
     cases,
     checkpoints,
@@ -50,7 +52,6 @@ from muster.ledger.tables import (
     nodes,
     places,
     proofs,
-    seals,
     votes,
 )
 from muster.protocol.kinds import reason_of, reason_of_flaw
@@ -93,7 +94,7 @@ class ChainProjection:
     """Writes one run's events. Every method works in the caller's transaction."""
 
     def __init__(self, queries: Queries, attribution: Attribution | None = None, *, tells: bool = False) -> None:
-        """`tells`: whether the table `events` says what happened, for people."""
+        """`tells`: whether what happened is told to people, as an explorer does."""
         self._queries = queries
         self._tells = tells
         self._attribution = attribution
@@ -104,9 +105,11 @@ class ChainProjection:
         oldest = connection.execute(select(func.min(places.c.block))).scalar()
         connection.execute(delete(calls).where(calls.c.block >= (oldest or 0)))
         for table in FROM_CHAIN:
-            connection.execute(delete(table))
-        connection.execute(delete(events).where(events.c.source.startswith(_SOURCE)))
-        connection.execute(delete(counts).where(IN_COURT))
+            if self._tells or table in ORCHESTRATOR:
+                connection.execute(delete(table))
+        if self._tells:
+            connection.execute(delete(events).where(events.c.source.startswith(_SOURCE)))
+        connection.execute(delete(counts).where(counts.c.kind != DEED))
         connection.execute(delete(meta).where(meta.c.key == "closed"))
 
     def roll_back(self, connection: Connection, block: int) -> None:
@@ -118,10 +121,11 @@ class ChainProjection:
         accused += connection.execute(select(*calls.c["node", "index"]).where(drawn)).all()
         before = _statuses(connection, members)
         tallies.remove_commitments(connection, block)
-        tallies.remove_payments(connection, block)
-        connection.execute(delete(proofs).where(proofs.c.block > block))
         connection.execute(delete(calls).where(drawn))
-        _remove_events(connection, block)
+        if self._tells:
+            tallies.remove_payments(connection, block)
+            connection.execute(delete(proofs).where(proofs.c.block > block))
+            _remove_events(connection, block)
         undo.restore(connection, block)
         changed = before ^ _statuses(connection, members)
         again: list[Again] = [(ONE, {"node": row.node, "index": row.index}) for row in accused]
@@ -143,7 +147,7 @@ class ChainProjection:
         times: the chain's seconds of the blocks that `timed_blocks` names. remember_from: the first block that
         `roll_back` may have to undo.
         """
-        piece = _Piece(connection, times, remember_from)
+        piece = _Piece(connection, times, remember_from, tells=self._tells)
         work = list[WorkCommitted]()
         for event in found:
             if getattr(event, "run", self._run) != self._run:
@@ -155,7 +159,7 @@ class ChainProjection:
         if work:
             self._commit(piece, work)
         _decide(connection, self._queries, piece.again)
-        if self._tells and piece.recorded:
+        if piece.recorded:
             newest = sorted(piece.recorded, key=lambda one: (one[0].block, one[0].log_index))
             earliest = min(times.values(), default=0)
             recorded = [(kind, data, _source(at), times.get(at.block, earliest)) for at, kind, data in newest]
@@ -180,8 +184,9 @@ Again = tuple[CommitmentSelection, dict[str, Any]]
 class _Piece:
     """Writes the events of some blocks, except commitments."""
 
-    def __init__(self, connection: Connection, times: Mapping[int, int], remember_from: int) -> None:
+    def __init__(self, connection: Connection, times: Mapping[int, int], remember_from: int, *, tells: bool) -> None:
         self.connection = connection
+        self._tells = tells
         self._times = times
         self._remember_from = remember_from
         self.recorded: list[tuple[Place, str, dict[str, Any]]] = []
@@ -206,7 +211,7 @@ class _Piece:
             case VoteCommitted() | VoteRevealed() | AbsenceReported():
                 if self._knows_case(event.case_id):
                     self._note_in_case(event)
-            case Refuted():
+            case Refuted() if self._tells:
                 self._refuted(event)
             case Claimed():
                 self._pay(event.at, event.node, "claim", event.paid)
@@ -220,7 +225,8 @@ class _Piece:
                 self._settle(event.at, event.node, event.through)
                 self.record("voided", {"node": event.node, "amount": event.amount}, event.at)
             case HourSealed():
-                if self._insert(event.at, seals, row_of(seals, event)):
+                row = {"kind": "seal", "subject": event.validator, "number": event.hour, "status": "", "reason": ""}
+                if self._insert(event.at, counts, row | {"count": 1}):
                     self._tally(event.at, event.validator, "seals")
                 self.record("sealed", {"node": event.validator, "hour": event.hour}, event.at)
             case RunClosed():
@@ -334,6 +340,8 @@ class _Piece:
             self._tally(event.at, event.judge, "absences")
 
     def _pay(self, at: Place, node: str, kind: str, amount: int) -> None:
+        if not self._tells:
+            return
         row = {"block": at.block, "log_index": at.log_index, "node": node, "kind": kind, "amount": str(amount)}
         transaction = "0x" + at.transaction.hex()
         tallies.pay(self.connection, {**row, "time": self._times[at.block], "transaction": transaction})
@@ -358,7 +366,7 @@ class _Piece:
 
     def _tally(self, at: Place, validator: str, kind: str, number: int = 1) -> None:
         """Add to what a validator did in court."""
-        key = {"address": validator, "kind": kind}
+        key = {"kind": COURT, "subject": validator, "number": 0, "status": kind, "reason": ""}
         before = self.connection.execute(undo.by_key(counts), key).one_or_none()
         self._upsert(at, counts, {**key, "count": number + (before[-1] if before else 0)})
 
@@ -369,7 +377,8 @@ class _Piece:
         return self.connection.execute(changed).rowcount > 0
 
     def record(self, kind: str, data: dict[str, Any], at: Place) -> None:
-        self.recorded.append((at, kind, data))
+        if self._tells:
+            self.recorded.append((at, kind, data))
 
 
 def _key_of(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:

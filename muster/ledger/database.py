@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, delete, event, inspect, select
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, delete, event, inspect, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -87,16 +87,17 @@ class Database:
         """Whether this process does the work that one does for all (`orchestrator.lease`)."""
 
     @classmethod
-    async def open(cls, url: str, about: str) -> Database:
+    async def open(cls, url: str, about: str, made: Sequence[Table] | None = None) -> Database:
         """Open or create the database at `url`.
 
-        about: what it belongs to (chain, contracts, run). Raises ConfigError when it belongs to something else or to
-        another version of Muster, or `url` names no database; StorageError when it cannot be opened.
+        about: what it belongs to (chain, contracts, run). made: the tables of a new one; None for all. Raises
+        ConfigError when it belongs to something else or to another version of Muster, or `url` names no database;
+        StorageError when it cannot be opened.
         """
-        return await asyncio.to_thread(cls._open, url, about)
+        return await asyncio.to_thread(cls._open, url, about, made)
 
     @classmethod
-    def _open(cls, url: str, about: str) -> Database:
+    def _open(cls, url: str, about: str, made: Sequence[Table] | None) -> Database:
         engine = _engine(url)
         try:
             if engine.dialect.name == "postgresql":
@@ -106,7 +107,7 @@ class Database:
                     from muster.ledger.postgres import check_encoding
 
                     check_encoding(connection)
-                return cls(engine, _identify(connection, about))
+                return cls(engine, _identify(connection, about, made))
         except BaseException as error:
             engine.dispose()
             if not isinstance(error, SQLAlchemyError | OSError):
@@ -356,10 +357,10 @@ def _shown(url: str) -> str:
         return url.partition(":")[0] + ":…"
 
 
-def _identify(connection: Connection, about: str) -> str:
+def _identify(connection: Connection, about: str, made: Sequence[Table] | None) -> str:
     """Make the tables of a new database for `about`, or check whose the database is; return its random name."""
     if not inspect(connection).has_table("meta"):
-        tables.metadata.create_all(connection)
+        tables.metadata.create_all(connection, made)
         new = {"about": about, "identity": secrets.token_hex(8), "version": tables.VERSION, "writes": "0"}
         for key, value in new.items():
             insert_once(connection, tables.meta, {"key": key, "value": value})

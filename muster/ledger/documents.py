@@ -17,8 +17,8 @@ from sqlalchemy import Connection, bindparam, delete, select, update
 
 from muster.ledger import tallies
 from muster.ledger.queries import NAMED, Queries, named, same_work
-from muster.ledger.statements import add_all, insert_new, insert_once, row_of, upsert
-from muster.ledger.tables import calls, counts, meta, spent, steps, verdicts
+from muster.ledger.statements import insert_new, insert_once, row_of, upsert
+from muster.ledger.tables import calls, meta, spent, steps, verdicts
 from muster.protocol.acceptance import Decision
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.messages import (
@@ -115,7 +115,7 @@ def record_verdicts(
         if one.at.beside
     ]
     insert_new(connection, calls, called)
-    counted = Counter[tuple[Any, ...]]()
+    counted = Counter[tuple[str, tallies.Kind]]()
     for one in found:
         verdict = one.document
         gone = connection.execute(_REMOVE, verdict.model_dump(include=set(KEY))).scalar_one_or_none()
@@ -129,7 +129,7 @@ def record_verdicts(
     insert_new(connection, verdicts, rows)
 
     # 2. What follows from them.
-    add_all(connection, counts, counted)
+    tallies.add(connection, counted)
     works = {(one.document.node, one.document.index) for one in found}
     return queries.update_statuses(connection, NAMED, **named(works))
 
@@ -179,9 +179,9 @@ def _use_up(connection: Connection, queries: Queries, step: int, files: Mapping[
     for sign, works in ((-1, before), (1, tallies.spent_by(connection, step))):
         for node, index, used in works:
             tallies.mark_spent(connection, node, index)
-            tallies.add(connection, node, "files", sign * used)
+            tallies.add(connection, {(node, "files"): sign * used})
     trained = tallies.has_batch(connection, step) - had_batch
-    tallies.add(connection, queries.keys_now.trainer, "updates", trained)
+    tallies.add(connection, {(queries.keys_now.trainer, "updates"): trained})
 
 
 def _files_of(report: StepReport) -> dict[str, bool]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, select, true
 
-from muster.ledger.tables import PAYMENTS, cases, checkpoints, counts, nodes, steps, tallies
+from muster.ledger.tables import PAYMENTS, cases, checkpoints, deeds, nodes, steps, tallies
 from muster.protocol.acceptance import STATES
 from muster.protocol.messages import Message, StepReport
 
@@ -41,7 +41,7 @@ class NodeSums:
     work: Mapping[tuple[str, str], int]
     """Commitments by status and reason."""
     done: Mapping[str, int]
-    """By the kinds of the table `counts`; 0 for others."""
+    """By the kinds of `deeds`; 0 for others."""
 
     @property
     def commitments(self) -> Counts:
@@ -79,7 +79,8 @@ def read_nodes(connection: Connection, chosen: Select[Any]) -> list[NodeSums]:
     rows: Any = connection.execute(by_status)
     for node, status, reason, number in rows:
         work[node][status, reason] = number
-    for node, kind, number in connection.execute(select(counts).where(counts.c.address.in_(named))):
+    rows = connection.execute(select(deeds).where(deeds.c.address.in_(named)))
+    for node, kind, number in rows:
         done[node][kind] = number
     found = connection.execute(chosen).mappings()
     return [NodeSums(row, work[row["address"]], done[row["address"]]) for row in found]

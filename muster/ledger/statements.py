@@ -46,14 +46,6 @@ def upsert(connection: Connection, table: Table, row: Mapping[str, Any]) -> None
     connection.execute(_replacement(connection.dialect.name, table, tuple(row)), dict(row))
 
 
-def add_to(connection: Connection, table: Table, key: Mapping[str, Any], number: int) -> None:
-    """Add to the `count` of the row with this primary key; there is no row where it is 0."""
-    addition, removal = _addition(connection.dialect.name, table)
-    connection.execute(addition, {**key, "count": number})
-    if number < 0:
-        connection.execute(removal, dict(key))
-
-
 # Statements, made once: making one takes many times as long as running it
 
 

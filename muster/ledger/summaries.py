@@ -20,13 +20,13 @@ from muster.constants import MAX_SUMMARY_BYTES
 from muster.errors import MismatchError, RefusedError
 from muster.ledger import tallies
 from muster.ledger.queries import OF_NODE, Queries
-from muster.ledger.statements import insert_new, insert_once
+from muster.ledger.statements import insert_new, insert_once, upsert
 from muster.ledger.tables import (
     calls,
     commitments,
     entries,
+    files,
     hour_tallies,
-    leaving,
     outcomes,
     spent,
     summaries,
@@ -191,9 +191,13 @@ def settle(connection: Connection, work: DayOfWork, name: str) -> bool:
     for node, endings in work.nodes.items():
         ended = [dict(zip(_ENDING, ending, strict=True)) for ending in endings]
         insert_new(connection, outcomes, [{"node": node, "day": work.day, "swept": False, **one} for one in ended])
+    return True
+
+
+def forget_lists(connection: Connection, work: DayOfWork) -> None:
+    """Delete the lists of looks of a day from the log."""
     for first, last in work.places:
         forget(connection, work.day, entries.c.kind == "looks", entries.c.place.between(first, last))
-    return True
 
 
 def forget(connection: Connection, day: int, *conditions: Any) -> None:
@@ -225,7 +229,7 @@ def restore(connection: Connection, work: DayOfWork, name: str) -> bool:
     for sign, counts in ((1, work.counts), (-1, here)):
         for address, kinds in counts.items():
             for kind, number in kinds.items():
-                tallies.add(connection, address, kind, sign * number)
+                tallies.add(connection, {(address, kind): sign * number})
     return True
 
 
@@ -274,11 +278,10 @@ def day_in(works: Sequence[DayOfWork], node: str, index: int) -> int | None:
     return next(found, None)
 
 
-def leave(connection: Connection, files: Sequence[tuple[str, str]], day: int) -> None:
+def leave(connection: Connection, gone: Sequence[tuple[str, str]], day: int) -> None:
     """Note files, by kind and name, that are to be deleted; in `day`'s summary is what is left of them."""
-    for kind, name in files:
-        connection.execute(delete(leaving).where(leaving.c.kind == kind, leaving.c.name == name))
-    insert_new(connection, leaving, [{"kind": kind, "name": name, "day": day} for kind, name in dict.fromkeys(files)])
+    for kind, name in gone:
+        upsert(connection, files, {"kind": kind, "holder": "", "name": name, "day": day, "since": None})
 
 
 # What readers hear
@@ -291,8 +294,9 @@ def gone_work(what: str, day: int) -> RefusedError:
 
 def gone_file(connection: Connection, kind: str, name: str) -> RefusedError | None:
     """Return the refusal of a file that was deleted lately; None for any other."""
-    query = select(*leaving.c["day", "since"]).where(leaving.c.kind == kind, leaving.c.name == name)
-    row = connection.execute(query.where(leaving.c.since.is_not(None))).one_or_none()
+    same = files.c.kind == kind, files.c.holder == "", files.c.name == name
+    query = select(*files.c["day", "since"]).where(*same, files.c.since.is_not(None))
+    row = connection.execute(query).one_or_none()
     if row is None:
         return None
     since = datetime.fromtimestamp(row.since, UTC).strftime("%Y-%m-%d %H:%M UTC")

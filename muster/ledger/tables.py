@@ -1,4 +1,4 @@
-"""Tables of the orchestrator's database (SQLAlchemy Core).
+"""Tables of the databases of orchestrator and explorer (SQLAlchemy Core): each has those that it uses.
 
 Hashes are 0x and 64 hex digits, addresses checksummed, times Unix seconds. The first group follows the chain and is
 rolled back by a reorg. The second is what members sent, and is copied to storage. A database of
@@ -21,14 +21,16 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    cast,
     literal_column,
+    select,
 )
 from sqlalchemy.schema import SchemaItem
 
 from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
 
 metadata: Final = MetaData()
-VERSION: Final = "21"
+VERSION: Final = "22"
 """Of these tables: raise it with every change of one."""
 MAX_METRIC: Final = 80
 """Characters of a metric's name that is kept for charts."""
@@ -46,10 +48,6 @@ _IN_ORDER: Final = {"sqlite_with_rowid": False}
 
 def _table(name: str, *parts: SchemaItem, **options: Any) -> Table:
     return Table(name, metadata, *parts, **options)
-
-
-def _counts(name: str, *parts: SchemaItem) -> Table:
-    return _table(name, *parts, Column("count", BigInteger, nullable=False), **_IN_ORDER)
 
 
 meta: Final = _table(
@@ -95,13 +93,6 @@ checkpoints: Final = _table(
 )
 """Published steps."""
 
-seals: Final = _table(
-    "seals",
-    Column("validator", _ADDRESS, primary_key=True),
-    Column("hour", Integer, primary_key=True, autoincrement=False),
-)
-"""Hours that validators have sealed."""
-
 commitments: Final = _table(
     "commitments",
     Column("node", _ADDRESS, primary_key=True),
@@ -113,53 +104,58 @@ commitments: Final = _table(
     Column("status", String(9), nullable=False),
     Column("reason", String(24)),
     Column("spent", Boolean, nullable=False, default=False),
+    Column("drawn", Text),
     Index("commitments_by_step", "step"),
     Index("commitments_by_node_and_status", "node", "status", "step", "index"),
     Index("commitments_by_block", "block"),
 )
 """`status` and `reason` follow from verdicts and cases (`muster.protocol.acceptance`); a new one updates them.
-`spent`: whether the table of that name has its file (`tallies.mark_spent`)."""
+`spent`: whether the table of that name has its file (`tallies.mark_spent`). `drawn`: a JSON object, how many of its
+groups drew tasks of which part of the task set; null where that names no authors (`attribution.py`)."""
 
-tallies: Final = _counts(
-    "tallies",
-    Column("node", _ADDRESS, primary_key=True),
-    Column("status", String(9), primary_key=True),
+counts: Final = _table(
+    "counts",
+    Column("kind", String(5), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("subject", String(64), primary_key=True),
+    Column("status", String(10), primary_key=True),
     Column("reason", String(24), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+    Index("counts_by_subject", "kind", "subject", "number"),
+    **_IN_ORDER,
 )
-"""How many commitments each node has of which status and reason ("" for none): kept, since counting takes too long."""
+"""How much there is of what, kept since counting takes too long: of a few kinds, each with the columns that its view
+names, and "" or 0 in the others."""
 
-step_tallies: Final = _counts(
-    "step_tallies",
-    Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("work_class", Integer, primary_key=True, autoincrement=False),
-    Column("status", String(9), primary_key=True),
+
+DEED: Final = "deed"
+"""The kind of counts that documents lead to, which no reorg takes back."""
+COURT: Final = "court"
+
+
+def _view(*kinds: str, **columns: Any) -> Any:
+    """Return the counts of some kinds, with these columns. Literals let a database see that an index has its rows."""
+    named = [column.label(name) for name, column in columns.items()]
+    kind = counts.c.kind.in_([literal_column(f"'{kind}'") for kind in kinds])
+    return select(*named, counts.c["count"]).where(kind).subquery(f"of_{kinds[0]}")
+
+
+tallies: Final = _view("work", node=counts.c.subject, status=counts.c.status, reason=counts.c.reason)
+"""How many commitments each node has of which status and reason ("" for none)."""
+step_tallies: Final = _view(
+    "step", step=counts.c.number, work_class=cast(counts.c.subject, Integer), status=counts.c.status
 )
 """The same by the policy step and the class of the worker."""
-
-hour_tallies: Final = _counts(
-    "hour_tallies",
-    Column("hour", Integer, primary_key=True, autoincrement=False),
-    Column("node", _ADDRESS, primary_key=True),
-    Column("status", String(9), primary_key=True),
-    Index("hour_tallies_by_node", "node", "hour"),
-)
+hour_tallies: Final = _view("hour", hour=counts.c.number, node=counts.c.subject, status=counts.c.status)
 """The same by the hour of the chain in which they were made."""
-
-credits: Final = _table(
-    "credits",
-    Column("node", _ADDRESS, primary_key=True),
-    Column("index", BigInteger, primary_key=True),
-    Column("part", String(64), primary_key=True),
-    Column("groups", Integer, nullable=False),
-)
-"""How many of a commitment's groups drew tasks of which part of the task set, where it names authors."""
-
-credit_tallies: Final = _counts(
-    "credit_tallies",
-    Column("part", String(64), primary_key=True),
-    Column("status", String(9), primary_key=True),
-)
-"""The groups of `credits`, by the status of their commitments."""
+credit_tallies: Final = _view("part", part=counts.c.subject, status=counts.c.status)
+"""How many groups drew tasks of a part of the task set, by the status of their commitments."""
+seals: Final = _view("seal", validator=counts.c.subject, hour=counts.c.number)
+"""Hours that validators have sealed, once each."""
+deeds: Final = _view(DEED, COURT, address=counts.c.subject, kind=counts.c.status)
+"""What addresses did. Of documents: `accepts` and `rejections` that a validator gave, the `files` of a worker that went
+into a batch (`used`), the `updates` of a trainer. On chain, in court: cases that a validator opened, by outcome;
+`proofs`, `votes` revealed, `absences`, `seals`. They may be 0."""
 
 cases: Final = _table(
     "cases",
@@ -251,8 +247,8 @@ undo: Final = _table(
 """What rows were before an event of a block changed them (`undo.py`). `key` and `before` are JSON; `before` is null
 where there was no row."""
 
-FROM_CHAIN: Final = tuple(table for table in metadata.tables.values() if table is not meta)
-"""Everything that is read from the chain."""
+FROM_CHAIN: Final = tuple(table for table in metadata.tables.values() if table not in (meta, counts))
+"""Everything that is read from the chain, and counts besides."""
 
 # From members
 
@@ -332,14 +328,6 @@ calls: Final = _table(
 and hash has it. `lapsed`: a JSON list of those that let a place lapse, each with the second; empty for none, null until
 it is final."""
 
-grades: Final = _table(
-    "grades",
-    Column("hash", _HASH, primary_key=True),
-    Column("hour", Integer, nullable=False),
-    Index("grades_by_hour", "hour"),
-)
-"""Grades of private tests that the trainer showed, by their content hash. `hour`: the chain's at their arrival."""
-
 steps: Final = _table(
     "steps",
     Column("step", BigInteger, primary_key=True, autoincrement=False),
@@ -393,18 +381,6 @@ current: Final = _table(
 )
 """What nodes said last of what lasts only minutes: `text` is a messages.SignedText, `key` the URL of a relay."""
 
-evidence: Final = _table(
-    "evidence",
-    Column("validator", _ADDRESS, primary_key=True),
-    Column("hash", _HASH, primary_key=True),
-    Column("expiry", Float, nullable=False),
-    Column("size", BigInteger, nullable=False),
-    Column("hour", Integer, nullable=False, default=0),
-    Index("evidence_by_hour", "hour"),
-)
-"""Evidence that validators posted. Until `expiry`, which is 0 once a verdict names it, it counts as unnamed. `hour`:
-the chain's, at which the sweep of `retention.py` saw it first; 0 before."""
-
 # What is left of days whose detail goes (`retention.py`)
 
 summaries: Final = _table(
@@ -430,16 +406,27 @@ outcomes: Final = _table(
 )
 """How the commitments of such days ended: of a node's, from `first` to `last`. `swept`: their rows are deleted."""
 
-leaving: Final = _table(
-    "leaving",
+files: Final = _table(
+    "files",
     Column("kind", String(12), primary_key=True),
+    Column("holder", _ADDRESS, primary_key=True),
     Column("name", _HASH, primary_key=True),
-    Column("day", Integer, nullable=False),
+    Column("size", BigInteger, nullable=False, default=0),
+    Column("expiry", Float, nullable=False, default=0),
+    Column("hour", Integer),
+    Column("day", Integer, nullable=False, default=0),
     Column("since", BigInteger),
-    Index("leaving_by_time", "since"),
+    Index("files_by_hour", "hour"),
+    Index("files_by_time", "holder", "since"),
+    Index("files_by_name", "name"),
 )
-"""Files that are to be deleted from storage, and those deleted lately: `since` is the chain's second of that. `day`: in
-whose summary is what is left of one."""
+"""Evidence that validators posted, and grades of private tests that the trainer showed. Until `expiry`, which is 0 once
+a verdict names it, evidence counts as unnamed. `hour`: the chain's, at which the sweep of `retention.py` saw it first;
+0 before. Without a `holder`: files of any kind that are to be deleted, and those deleted lately. `since` is the chain's
+second of that; `day`: in whose summary is what is left of one."""
+
+TRAINER: Final = "trainer"
+"""The holder of grades."""
 
 scores: Final = _table(
     "scores",
@@ -461,20 +448,6 @@ spent: Final = _table(
 )
 """Files that a report says were in its batch (`used`) or left out for good."""
 
-counts: Final = _counts(
-    "counts",
-    Column("address", _ADDRESS, primary_key=True),
-    Column("kind", String(10), primary_key=True),
-)
-"""How much there is of what, kept since counting takes too long: `accepts` and `rejections` that a validator gave, the
-`files` of a worker that went into a batch (`used`), the `updates` of a trainer. From the chain, by IN_COURT, what a
-validator did there: cases opened, by outcome; `proofs`, `votes` revealed, `absences`, `seals`. They may be 0."""
-
-IN_COURT: Final = counts.c.kind.in_(
-    ["open", "guilty", "not_guilty", "no_quorum", "moot", "dismissed", "cured", "proofs", "votes", "absences", "seals"]
-)
-"""Of counts: those from the chain."""
-
 events: Final = _table(
     "events",
     Column("id", Integer, primary_key=True, autoincrement=True),
@@ -495,3 +468,11 @@ nonces: Final = _table(
     Index("nonces_by_expiry", "expiry"),
 )
 """Requests seen and not expired; a replay finds its nonce here, after a restart too."""
+
+# Whose they are
+
+_OF_EXPLORER: Final = (proofs, payments, metric_buckets, node_names, machines, scores, events)
+_OF_ORCHESTRATOR: Final = (entries, current, files, nonces)
+ORCHESTRATOR: Final = tuple(table for table in metadata.sorted_tables if table not in _OF_EXPLORER)
+EXPLORER: Final = tuple(table for table in metadata.sorted_tables if table not in _OF_ORCHESTRATOR)
+"""The tables that each process makes."""

@@ -7,32 +7,30 @@ Python and added once. Every function works in the caller's transaction.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, Table, and_, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, func, or_, select, update
 
-from muster.ledger.statements import ANY_OF, add_all, add_to, insert_new, insert_once, rows_of_any
+from muster.ledger.statements import ANY_OF, add_all, insert_new, insert_once, rows_of_any
 from muster.ledger.tables import (
+    DEED,
     commitments,
     counts,
-    credit_tallies,
-    credits,
     hour_tallies,
     nodes,
     outcomes,
     payments,
     spent,
-    step_tallies,
     summaries,
-    tallies,
     uploads,
 )
 
 Kind = Literal["accepts", "rejections", "files", "updates"]
-"""Of the table `counts`."""
+"""Of deeds that documents say."""
 
 DAY_HOURS: Final = 24
 """Hours of a day whose work is closed together."""
@@ -65,6 +63,8 @@ class CommitmentState:
     """The status that the summary of that day keeps; None while it follows from what validators say."""
     ended_by: str | None = None
     """The reason there."""
+    drawn: str | None = None
+    """As its row says."""
 
 
 def find_commitment(connection: Connection, node: str, index: int) -> CommitmentState | None:
@@ -85,6 +85,7 @@ STATES: Final = (
         func.coalesce(nodes.c.status, "") == "jailed",
         summaries.c.day,
         *outcomes.c["status", "reason"],
+        commitments.c.drawn,
     )
     .outerjoin(nodes, nodes.c.address == commitments.c.node)
     .outerjoin(summaries, summaries.c.day == commitments.c.hour // DAY_HOURS)
@@ -101,7 +102,7 @@ def put_commitments(connection: Connection, rows: Sequence[Mapping[str, Any]]) -
     numbers = [row["block"] for row in rows]
     blocks = {"first": min(numbers), "last": max(numbers)}
     there = set(_states(connection, _WITHIN, blocks))
-    new = {_identity(row): {**row, "status": "pending", "reason": None, "spent": False} for row in rows}
+    new = {_identity(row): {**row, "status": "pending", "reason": None, "spent": False, "drawn": None} for row in rows}
     for one in there:
         new.pop(_identity(one), None)
     insert_new(connection, commitments, list(new.values()))
@@ -124,7 +125,6 @@ def remove_commitments(connection: Connection, block: int) -> None:
 def _remove(connection: Connection, gone: Sequence[CommitmentState]) -> None:
     _count(connection, gone, -1)
     if keys := [{"of_node": one.node, "of_index": one.index} for one in gone]:
-        connection.execute(_UNCREDIT, keys)
         connection.execute(_DELETE, keys)
 
 
@@ -149,14 +149,12 @@ def set_statuses(connection: Connection, changes: Iterable[tuple[CommitmentState
         _add(connection, [counted for earlier, new in moved for counted in ((earlier, -1), (new, 1))])
 
 
-def credit(connection: Connection, drawn: Sequence[tuple[CommitmentState, str, int]]) -> None:
+def credit(connection: Connection, drawn: Iterable[tuple[CommitmentState, Mapping[str, int]]]) -> None:
     """Note how many groups of commitments drew tasks of which part of the task set, once for each commitment."""
-    rows = [{"node": one.node, "index": one.index, "part": part, "groups": groups} for one, part, groups in drawn]
-    insert_new(connection, credits, rows)
-    counted = Counter[tuple[str, str]]()
-    for one, part, groups in drawn:
-        counted[part, one.status] += groups
-    add_all(connection, credit_tallies, counted)
+    noted = [replace(one, drawn=json.dumps(groups)) for one, groups in drawn]
+    if rows := [{"of_node": one.node, "of_index": one.index, "drawn": one.drawn} for one in noted]:
+        connection.execute(_CREDIT, rows)
+    add_all(connection, counts, sum((Counter(_credits_of(one)) for one in noted), Counter()))
 
 
 def pay(connection: Connection, row: Mapping[str, Any]) -> None:
@@ -183,10 +181,9 @@ def remove_payments(connection: Connection, block: int) -> None:
 # What members did
 
 
-def add(connection: Connection, address: str, kind: Kind, number: int) -> None:
-    """Add to a count of an address."""
-    if number:
-        add_to(connection, counts, {"address": address, "kind": kind}, number)
+def add(connection: Connection, numbers: Mapping[tuple[str, Kind], int]) -> None:
+    """Add to what addresses did, so many of each kind."""
+    add_all(connection, counts, {(DEED, 0, address, kind, ""): number for (address, kind), number in numbers.items()})
 
 
 def spent_by(connection: Connection, step: int) -> list[Any]:
@@ -216,12 +213,19 @@ def is_used(connection: Connection, file_hash: str) -> bool:
 # How a commitment is counted
 
 
-_TALLIES: Final[tuple[tuple[Table, Callable[[CommitmentState], tuple[Any, ...]]], ...]] = (
-    (tallies, lambda one: (one.node, one.status, one.reason or "")),
-    (step_tallies, lambda one: (one.step, one.work_class, one.status)),
-    (hour_tallies, lambda one: (one.hour, one.node, one.status)),
-)
-"""Tables of counts, and the primary key by which each counts a commitment."""
+def _counts_of(one: CommitmentState) -> dict[tuple[Any, ...], int]:
+    """Return what a commitment counts for, by primary keys of `counts`."""
+    return _credits_of(one) | {
+        ("work", 0, one.node, one.status, one.reason or ""): 1,
+        ("step", one.step, str(one.work_class), one.status, ""): 1,
+        ("hour", one.hour, one.node, one.status, ""): 1,
+    }
+
+
+def _credits_of(one: CommitmentState) -> dict[tuple[Any, ...], int]:
+    drawn = json.loads(one.drawn) if one.drawn else {}
+    return {("part", 0, part, one.status, ""): groups for part, groups in drawn.items()}
+
 
 _OURS: Final = commitments.c.node == bindparam("of_node"), commitments.c.index == bindparam("of_index")
 _CHANGE: Final = update(commitments).where(*_OURS).values(status=bindparam("status"), reason=bindparam("reason"))
@@ -238,13 +242,7 @@ _MARK_SOME: Final = _MARK.where(
     commitments.c.node == bindparam("of_node"), commitments.c.index.between(bindparam("first"), bindparam("last"))
 )
 _MARK_WITHIN: Final = _MARK.where(commitments.c.block.between(bindparam("first"), bindparam("last")))
-_UNCREDIT: Final = delete(credits).where(
-    credits.c.node == bindparam("of_node"), credits.c.index == bindparam("of_index")
-)
-_HAS_CREDITS: Final = select(credits.c.node).limit(1)
-_CREDITS: Final = select(credits.c.part, credits.c.groups).where(
-    credits.c.node == bindparam("node"), credits.c.index == bindparam("index")
-)
+_CREDIT: Final = update(commitments).where(*_OURS).values(drawn=bindparam("drawn"))
 _BUSY: Final = (
     select(*hour_tallies.c["node", "hour"])
     .where(hour_tallies.c.node.in_(ANY_OF))
@@ -269,18 +267,12 @@ def _count(connection: Connection, work: Sequence[CommitmentState], sign: int) -
 
 
 def _add(connection: Connection, counted: Sequence[tuple[CommitmentState, int]]) -> None:
-    """Add commitments to all tallies, so many times each."""
-    for table, key_of in _TALLIES:
-        numbers = Counter[tuple[Any, ...]]()
-        for one, number in counted:
-            numbers[key_of(one)] += number
-        add_all(connection, table, numbers)
-    if connection.execute(_HAS_CREDITS).one_or_none():
-        numbers = Counter[tuple[Any, ...]]()
-        for one, number in counted:
-            for row in connection.execute(_CREDITS, {"node": one.node, "index": one.index}):
-                numbers[row.part, one.status] += number * row.groups
-        add_all(connection, credit_tallies, numbers)
+    """Count commitments, so many times each."""
+    numbers = Counter[tuple[Any, ...]]()
+    for one, number in counted:
+        for key, each in _counts_of(one).items():
+            numbers[key] += number * each
+    add_all(connection, counts, numbers)
 
 
 def _busy_hours(connection: Connection, work: Sequence[CommitmentState]) -> set[tuple[str, int]]:

@@ -23,22 +23,23 @@ AT_ONCE: Final = 50_000
 """Rows of one statement."""
 
 TALLIES: Final = """
-INSERT INTO tallies (node, status, reason, count)
-    SELECT node, status, coalesce(reason, ''), count(*) FROM commitments GROUP BY 1, 2, 3;
-INSERT INTO step_tallies (step, work_class, status, count)
-    SELECT step, 0, status, count(*) FROM commitments GROUP BY 1, 3;
-INSERT INTO hour_tallies (hour, node, status, count)
-    SELECT hour, node, status, count(*) FROM commitments GROUP BY 1, 2, 3;
-INSERT INTO counts (address, kind, count)
-    SELECT challenger, outcome, count(*) FROM cases GROUP BY 1, 2
-    UNION ALL SELECT prover, 'proofs', count(*) FROM proofs GROUP BY 1
-    UNION ALL SELECT judge, 'votes', count(guilty) FROM votes GROUP BY 1
-    UNION ALL SELECT judge, 'absences', sum(absent) FROM votes GROUP BY 1
-    UNION ALL SELECT validator, 'seals', count(*) FROM seals GROUP BY 1
-    UNION ALL SELECT validator, 'accepts', sum(accepted) FROM verdicts GROUP BY 1
-    UNION ALL SELECT validator, 'rejections', sum(NOT accepted) FROM verdicts GROUP BY 1
-    UNION ALL SELECT u.node, 'files', count(*) FROM uploads u JOIN spent s USING (file_hash) WHERE s.used GROUP BY 1
-    UNION ALL SELECT :trainer, 'updates', count(DISTINCT step) FROM spent WHERE used;
+INSERT INTO counts (kind, subject, number, status, reason, count)
+    SELECT 'work', node, 0, status, coalesce(reason, ''), count(*) FROM commitments GROUP BY node, status, reason;
+INSERT INTO counts (kind, subject, number, status, reason, count)
+    SELECT 'step', '0', step, status, '', count(*) FROM commitments GROUP BY step, status;
+INSERT INTO counts (kind, subject, number, status, reason, count)
+    SELECT 'hour', node, hour, status, '', count(*) FROM commitments GROUP BY hour, node, status;
+INSERT INTO counts (kind, subject, number, status, reason, count)
+    SELECT 'court', challenger, 0, outcome, '', count(*) FROM cases GROUP BY 2, 4
+    UNION ALL SELECT 'court', prover, 0, 'proofs', '', count(*) FROM proofs GROUP BY 2
+    UNION ALL SELECT 'court', judge, 0, 'votes', '', count(guilty) FROM votes GROUP BY 2
+    UNION ALL SELECT 'court', judge, 0, 'absences', '', sum(absent) FROM votes GROUP BY 2
+    UNION ALL SELECT 'court', subject, 0, 'seals', '', count(*) FROM counts WHERE kind = 'seal' GROUP BY 2
+    UNION ALL SELECT 'deed', validator, 0, 'accepts', '', sum(accepted) FROM verdicts GROUP BY 2
+    UNION ALL SELECT 'deed', validator, 0, 'rejections', '', sum(NOT accepted) FROM verdicts GROUP BY 2
+    UNION ALL SELECT 'deed', u.node, 0, 'files', '', count(*)
+        FROM uploads u JOIN spent s USING (file_hash) WHERE s.used GROUP BY 2
+    UNION ALL SELECT 'deed', :trainer, 0, 'updates', '', count(DISTINCT step) FROM spent WHERE used;
 INSERT INTO meta (key, value) SELECT 'places', count(*) FROM verdicts
 """
 """All workers are of class 0. The log's next place is after the verdicts, whose documents it lacks."""
@@ -128,7 +129,7 @@ def _of_both(rows: Rows) -> Contents:
         (tables.verdicts, rows.verdicts()),
         (tables.calls, rows.calls()),
         (tables.spent, rows.spent()),
-        (tables.seals, rows.seals()),
+        (tables.counts, (("seal", hour, validator, "", "", 1) for validator, hour in rows.seals())),
         (tables.payments, rows.payments()),
         (tables.cases, court.cases()),
         (tables.votes, court.votes()),

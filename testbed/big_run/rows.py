@@ -190,7 +190,7 @@ class Rows:
         for place, worker, index, step, hour, block, status, reason in rows_of(order, *(one[order] for one in columns)):
             why = REASONS[reason] if status == REJECTED else None
             spent = status == ACCEPTED and step < self.shape.steps
-            yield nodes[worker], index, step, hour, work.root[place], block, STATUSES[status], why, spent
+            yield nodes[worker], index, step, hour, work.root[place], block, STATUSES[status], why, spent, None
 
     def uploads(self) -> Iterator[Row]:
         """Yield an upload of each commitment, some seconds before it. `document` has a messages.Upload."""

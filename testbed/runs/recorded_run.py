@@ -341,8 +341,8 @@ class TwoParts:
     """In place of an Attribution: what commitments drew follows from their indices."""
 
     def attribute(self, connection: Connection, work: Sequence[CommitmentState]) -> None:
-        drawn = [((one, "first", 1 + one.index % 3), (one, "second", 1 + one.step)) for one in work]
-        tallies.credit(connection, [part for parts in drawn for part in parts])
+        drawn = [(one, {"first": 1 + one.index % 3, "second": 1 + one.step}) for one in work]
+        tallies.credit(connection, drawn)
 
 
 class ToldRun(RecordedRun):

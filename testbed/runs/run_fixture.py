@@ -234,7 +234,7 @@ class RunService(Service):
         """Return these columns of a table of its database, by key."""
         database = await Database.open(self.database_url, self.about)
         try:
-            query = select(*table.c[columns]).order_by(*table.primary_key.columns)
+            query = select(*table.c[columns]).order_by(*table.primary_key)
             return [tuple(row) for row in await database.read(lambda connection: connection.execute(query).all())]
         finally:
             await database.close()

@@ -33,7 +33,7 @@ STATEMENTS = 60
 """Of one answer."""
 HUNDREDS, OF_A_NODE = 1_500, 4
 """Steps of SQLite's machine for one answer, in hundreds, and besides for each node of the run."""
-MEMBERS = ("meta", "nodes", "node_names", "machines", "tallies", "counts", "credit_tallies")
+MEMBERS = ("meta", "nodes", "node_names", "machines", "counts")
 """Tables that do not grow with a run's history."""
 PARTIAL = [
     index.name

@@ -17,7 +17,7 @@ import pytest
 from muster.clients.storage import ContentStore, SegmentStore
 from muster.errors import RefusedError
 from muster.ledger.summaries import read_day
-from muster.ledger.tables import evidence, tallies
+from muster.ledger.tables import files, tallies
 from muster.protocol.acceptance import date_of
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import StepReport
@@ -93,7 +93,8 @@ class DayStory(Story):
         await until(found)
 
     async def has_dated_evidence(self) -> bool:
-        return [hour > 0 for (hour,) in await self.orchestrator.rows(evidence, "hour")] == [True, True]
+        found = await self.orchestrator.rows(files, "kind", "holder", "hour")
+        return [hour > 0 for kind, holder, hour in found if holder and kind == "evidence"] == [True, True]
 
     def rebuild(self, database_url: str) -> None:
         """Kill it, and start it with nothing but chain and storage."""

@@ -183,7 +183,7 @@ async def test_a_rejection_is_counted_with_its_file_and_who_was_called(reader: R
     assert await reader.rows(*files) == [(WANDA.address, OPEN, ROOT, FILE, RECEIVED)]
     status = tables.commitments.c["index", "status", "reason"]
     assert (OPEN, "rejected", "wrong_reward") in await reader.rows(*status)
-    counted = await reader.rows(*tables.counts.c["address", "kind", "count"])
+    counted = await reader.rows(*tables.deeds.c["address", "kind", "count"])
     assert counted == sorted([(VERA.address, "rejections", 1), (VIKTOR.address, "rejections", 1)])
     about = {"node": WANDA.address, "index": OPEN}
     assert await reader.events("rejected") == [
@@ -205,7 +205,7 @@ async def test_a_file_that_is_missing_is_named_by_a_later_verdict(reader: Reader
     ]
     status = tables.commitments.c["index", "status", "spent"]
     assert (OPEN, "accepted", True) in await reader.rows(*status)
-    counted = await reader.rows(*tables.counts.c["address", "kind", "count"])
+    counted = await reader.rows(*tables.deeds.c["address", "kind", "count"])
     assert {row for row in counted if row[-1]} == {
         (VERA.address, "accepts", 1), (WANDA.address, "files", 1), (TRAINER.address, "updates", 1),
     }  # fmt: skip

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from muster.authoring.tasks.sealing import seal_set
 from muster.contracts.codec import Place
@@ -73,10 +74,11 @@ async def followed(database: Database, known: Attribution, commitments: int = 6)
     return book
 
 
-async def kept(database: Database) -> int | None:
-    """Return the number of stored credits."""
-    count = select(func.count()).select_from(tables.credits)
-    return await database.read(lambda connection: connection.execute(count).scalar())
+async def kept(database: Database) -> int:
+    """Return the number of commitments and parts of which it is stored that they drew tasks of them."""
+    texts = select(tables.commitments.c.drawn).where(tables.commitments.c.drawn.is_not(None))
+    found = await database.read(lambda connection: connection.execute(texts).scalars().all())
+    return sum(len(json.loads(text)) for text in found)
 
 
 def expected(document: TaskSetDocument, commitments: range) -> Counter[str]:

@@ -13,7 +13,7 @@ from muster.contracts.registry import Role
 from muster.ledger.database import Database
 from muster.ledger.gas_pace import LAST_COMMITMENTS, hourly_gas
 from muster.ledger.statements import insert_once
-from muster.ledger.tables import seals, uploads, votes
+from muster.ledger.tables import counts, uploads, votes
 from testbed.runs.recorded_run import HOUR, ServedSample, address
 
 NOW = (HOUR + 100) * 3600
@@ -53,9 +53,8 @@ async def test_a_validator_s_pace_is_of_its_seals_votes_and_accusations_in_a_day
     await run.commit("wanda")
     await run.open_case(1, "vera", "wanda", 0)
     for hour in (HOUR + 70, HOUR + 76, HOUR + 90, HOUR + 99):  # the first is more than a day ago
-        await run.database.write(
-            lambda c, hour=hour: insert_once(c, seals, {"validator": address("vera"), "hour": hour})
-        )
+        seal = {"kind": "seal", "subject": address("vera"), "number": hour, "status": "", "reason": "", "count": 1}
+        await run.database.write(lambda c, seal=seal: insert_once(c, counts, seal))
     vote = {"case_id": 1, "judge": address("viktor"), "absent": False}
     await run.database.write(lambda c: insert_once(c, votes, vote))
     assert await gas_of(run, "vera") == (3 + 1) / 24 * TRANSACTION_GAS

@@ -41,8 +41,10 @@ INSERT INTO calls (node, "index", block, hash, "order", opens)
     {rows} SELECT :node, i, 0, :root, :order, 0 FROM n;
 INSERT INTO checkpoints (step, manifest_root, batch_root, anchor, block, "transaction", entropy)
     {rows} SELECT i / :a_step, :root, :root, :root, i, :root, :root FROM n WHERE i % :a_step = 0;
-INSERT INTO tallies (node, status, reason, count) VALUES (:node, 'accepted', '', :last)
-    ON CONFLICT (node, status, reason) DO UPDATE SET count = excluded.count
+INSERT INTO counts (kind, subject, number, status, reason, count)
+    {rows} SELECT 'hour', :node, i / :a_step, 'accepted', '', :a_step FROM n WHERE i % :a_step = 0;
+INSERT INTO counts (kind, subject, number, status, reason, count) VALUES ('work', :node, 0, 'accepted', '', :last)
+    ON CONFLICT (kind, subject, number, status, reason) DO UPDATE SET count = excluded.count
 """
 FILE = f"'0x' || substr('{'0' * 64}' || i, 1 + length(CAST(i AS TEXT)))"
 ROWS = "WITH RECURSIVE n(i) AS (SELECT CAST(:first AS INTEGER) UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :last)"

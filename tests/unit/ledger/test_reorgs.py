@@ -77,7 +77,7 @@ def emptied(connection: Connection, *kept: str) -> None:
             connection.execute(delete(table).where(table.c.key == "closed"))
         elif table.name not in kept:
             connection.execute(delete(table))
-    connection.execute(delete(tables.counts).where(tables.IN_COURT))
+    connection.execute(delete(tables.counts).where(tables.counts.c.kind != tables.DEED))
 
 
 FROM_MEMBERS = ("log", "uploads", "verdicts", "calls", "steps", "metric_buckets", "spent", "counts")

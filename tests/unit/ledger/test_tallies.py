@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -54,13 +55,13 @@ def counted(connection: Connection) -> dict[str, Any]:
     """Count the rows, one by one."""
     work = [row._asdict() for row in connection.execute(select(tables.commitments))]
     classes = {row.address: row.work_class for row in connection.execute(select(tables.nodes))}
-    status = {(one["node"], one["index"]): one["status"] for one in work}
     paid: dict[str, Counter[str]] = defaultdict(Counter)
     for row in connection.execute(select(tables.payments)):
         paid[row.node][row.kind] += int(row.amount)
     credit: Counter[tuple] = Counter()
-    for row in connection.execute(select(tables.credits)):
-        credit[row.part, status[row.node, row.index]] += row.groups
+    for one in work:
+        for part, groups in json.loads(one["drawn"] or "{}").items():
+            credit[part, one["status"]] += groups
     given = Counter((v.validator, "accepts" if v.accepted else "rejections") for v in rows(connection, tables.verdicts))
     court = Counter((case.challenger, case.outcome) for case in rows(connection, tables.cases))
     court.update((proof.prover, "proofs") for proof in rows(connection, tables.proofs))
@@ -77,7 +78,7 @@ def counted(connection: Connection) -> dict[str, Any]:
         "step_tallies": Counter((one["step"], classes[one["node"]], one["status"]) for one in work),
         "hour_tallies": Counter((one["hour"], one["node"], one["status"]) for one in work),
         "credit_tallies": credit,
-        "counts": +given,
+        "deeds": +given,
         "spent": {(row.node, row.index, row.root) for row in gone}
         & {(one["node"], one["index"], one["root"]) for one in work},
         "nodes": {
@@ -94,9 +95,9 @@ def kept(connection: Connection) -> dict[str, Any]:
     """Return the stored counts."""
     names = ("tallies", "step_tallies", "hour_tallies", "credit_tallies")
     found: dict[str, Any] = {
-        name: {tuple(row[:-1]): row[-1] for row in rows(connection, tables.metadata.tables[name])} for name in names
+        name: {tuple(row[:-1]): row[-1] for row in rows(connection, getattr(tables, name))} for name in names
     }
-    found["counts"] = {(row.address, row.kind): row[-1] for row in rows(connection, tables.counts) if row[-1]}
+    found["deeds"] = {(row.address, row.kind): row[-1] for row in rows(connection, tables.deeds) if row[-1]}
     found["spent"] = {(row.node, row.index, row.root) for row in rows(connection, tables.commitments) if row.spent}
     columns = tables.nodes.c[("address", "hours", *tables.PAYMENTS)]
     found["nodes"] = {

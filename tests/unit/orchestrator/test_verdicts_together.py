@@ -102,7 +102,7 @@ async def test_a_batch_leaves_what_single_verdicts_would(database: Database, doc
     kept = [(ANNE, 0, True), (ANNE, 1, False), (BERT, 0, True), (BERT, 1, False)]
     assert await rows(database, tables.verdicts, "validator", "index", "accepted") == kept
     counts = [(ANNE, "accepts", 1), (ANNE, "rejections", 1), (BERT, "accepts", 1), (BERT, "rejections", 1)]
-    assert await rows(database, tables.counts, "address", "kind", "count") == counts
+    assert await rows(database, tables.deeds, "address", "kind", "count") == counts
     statuses = [(0, "accepted", None), (1, "rejected", "wrong_root")]
     assert await rows(database, tables.commitments, "index", "status", "reason") == statuses
     assert await taken_of(documents, THEN[0][0]) == [False]

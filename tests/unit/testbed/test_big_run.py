@@ -145,8 +145,9 @@ def test_nodes_keep_their_hours_and_payments(connection: Connection) -> None:
 
 
 def test_member_actions_are_counted(connection: Connection) -> None:
-    given = select(tables.counts).where(~tables.IN_COURT, tables.counts.c["count"] > 0)
-    kept = {(row.address, row.kind): row[-1] for row in connection.execute(given)}
+    counts = tables.counts.c
+    given = select(*counts["subject", "status", "count"]).where(counts.kind == tables.DEED, counts["count"] > 0)
+    kept = {(row.subject, row.status): row[-1] for row in connection.execute(given)}
     counted: Counter[tuple[str, str]] = Counter()
     for validator, accepted in connection.execute(select(*tables.verdicts.c["validator", "accepted"])):
         counted[validator, "accepts" if accepted else "rejections"] += 1
