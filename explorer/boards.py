@@ -152,7 +152,7 @@ class Boards:
             until = max(first, until or 0)
             return series.read_series(connection, self.known.run, names, first, until, points)
 
-        return await self.source.read(read)
+        return await self.source.database.read(read)
 
     async def series_json(self, names: Sequence[str], first: int, last: int | None, points: int) -> tuple[bytes, bytes]:
         """Return the same as JSON, plain and compressed, kept for a while: browsers ask for nothing that is longer."""

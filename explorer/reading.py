@@ -1,50 +1,57 @@
-"""Ask the reading process for a row of a file.
+"""Read rows of rollout files as text.
 
-The process starts with the first request, and ends when nothing was asked for a while, so that its memory is free
-between. At most READS_AT_ONCE requests are with it; a bounded number of others wait.
+A file is parsed in a process with limits, which ends with it (`muster.rollouts.reader`), and its rows are kept for who
+pages through them. They are decoded in a thread. One request is answered at a time, and a bounded number wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import math
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from pydantic import ValidationError
+import numpy as np
 
-from explorer.rows import ReadAnswer, ReadingSettings, ReadRequest, TaskPlace
-from muster.errors import ConfigError, UnreachableError
+from explorer.files import RunFiles
+from explorer.rows import RowRead, ShownText, cut_text, read_row, reference_text
+from muster.constants import MAX_FILE_BYTES
+from muster.errors import CheckError, ConfigError, MismatchError, StorageError, UnreachableError
 from muster.models.files import tokenizer_hash
+from muster.protocol.hashes import hex_hash
 from muster.protocol.terms import Terms
-from muster.runtime import problems, telemetry
-from muster.runtime.module_command import module_command
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import FileLimits
+from muster.rollouts.reader import RolloutReader
+from muster.rollouts.schema import Rollout
+from muster.runtime import problems
+from muster.runtime.kept import KeptAnswers
+from muster.tasksets.document import ShardEntry
+from muster.tasksets.packs import MAX_STORED_BYTES, TaskShard
 
-READS_AT_ONCE: Final = 2
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 MAX_WAITING: Final = 32
-"""Requests that may wait for their turn; others are refused."""
-ANSWER_SECONDS: Final = 150.0
-"""Longest wait for an answer: what the parser may take for the files of two requests."""
-IDLE_SECONDS: Final = 120.0
-"""Time without a request after which the process ends."""
-MAX_ANSWER: Final = 1 << 20
-"""Bytes of an answer; three texts of `MAX_TEXT` characters are well below it."""
+"""Requests at the same time; others are refused."""
+MAX_CACHED_FILES: Final = 16
+MAX_CACHED_BYTES: Final = 48 << 20
+"""Of rows that were read lately: people page through a file row by row. One file is kept whatever its size."""
 MAX_DEPTH: Final = 4
 """Folders below the run's own in which a tokenizer is looked for."""
 TOKENIZER: Final = "tokenizer.json"
 
-log = telemetry.logger("orchestrator")
+_NO_FLOATS: Final = np.zeros(0, np.float32)
 
 
-def find_tokenizer(folder: Path | None, terms: Terms) -> Path | None:
+def find_tokenizer(folder: Path, terms: Terms) -> Path | None:
     """Return the tokenizer.json of a run within its folder; None when no folder there has the hash of the terms.
 
     Blocks. Files of a checkpoint count together (`muster.models.files.FIXED_FILES`): one alone could fit any model.
     """
-    if folder is None:
-        return None
     for path in sorted(folder.rglob(TOKENIZER)):
         if len(path.relative_to(folder).parts) > MAX_DEPTH:
             continue
@@ -54,142 +61,119 @@ def find_tokenizer(folder: Path | None, terms: Terms) -> Path | None:
     return None
 
 
-class ReadingProcess:
-    """The process that reads files, started when it is needed. One per service; use within `running`."""
+class _ReadFile(NamedTuple):
+    """A file whose rows were read."""
 
-    def __init__(self, settings: ReadingSettings) -> None:
-        self.settings = settings
-        self._turns = asyncio.Semaphore(READS_AT_ONCE)
-        self._waiting = 0
-        self._starting = asyncio.Lock()
-        self._process: asyncio.subprocess.Process | None = None
-        self._idle: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        """One that listens to each process, and those that end one."""
-        self._ids = itertools.count()
-        self._pending: dict[int, tuple[asyncio.subprocess.Process, asyncio.Future[ReadAnswer]]] = {}
-        """What was asked of which process, by the request's id."""
+    root: str
+    """Of its rows, as a worker commits to it."""
+    rows: list[Rollout]
 
-    @property
-    def pid(self) -> int | None:
-        """Return the number of the process; None while there is none."""
-        return None if self._process is None else self._process.pid
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[ReadingProcess]:
-        """Yield this, and end the process when left."""
-        try:
-            yield self
-        finally:
-            await self.close()
-            await asyncio.gather(*self._tasks)
+class RowReader:
+    """Reads rows of one run. One per service."""
 
-    async def ask(
-        self, file_hash: str, position: int, *, root: str = "", thinks: bool = True, task: TaskPlace | None = None
-    ) -> ReadAnswer:
-        """Return the answer to a request. `root`: of the file's rows; `task`: whose reference is read with the row.
+    def __init__(self, files: RunFiles, limits: FileLimits, tokenizer: Path | None) -> None:
+        self._files, self._limits, self._tokenizer_path = files, limits, tokenizer
+        self._tokenizer: Tokenizer | None = None
+        self._turn = asyncio.Lock()
+        self._asked = 0
+        self._kept = KeptAnswers(
+            math.inf,
+            most=MAX_CACHED_FILES,
+            most_bytes=MAX_CACHED_BYTES,
+            size_of=lambda file: sum(row.nbytes for row in file.rows),
+        )
+        """Of the files read last, without log-probabilities and proofs."""
 
-        Raises RefusedError when too many wait, UnreachableError when the process fails or takes too long.
+    @classmethod
+    def of_run(cls, files: RunFiles, terms: Terms) -> Self:
+        """Return the reader of a run, whose tokenizer may be among its files. Blocks."""
+        return cls(files, FileLimits.from_terms(terms), find_tokenizer(files.folder, terms))
+
+    async def read(
+        self,
+        file_hash: str,
+        position: int,
+        *,
+        root: str,
+        thinks: bool = True,
+        task: tuple[ShardEntry, int] | None = None,
+    ) -> RowRead:
+        """Return a row. `root`: of the file's rows; `task`: shard and place of the task whose reference is read too.
+
+        Raises RefusedError for a row that cannot be shown, and where too many are asked for; UnreachableError where it
+        cannot be read now.
         """
-        if self._waiting >= MAX_WAITING:
+        if self._asked >= MAX_WAITING:
             raise problems.busy("as many rollout files as can be read at once are being read")
-        self._waiting += 1
+        self._asked += 1
         try:
-            await self._turns.acquire()
+            async with self._turn:
+                tokenizer = await asyncio.to_thread(self._load_tokenizer)
+                rows = await self._rows(file_hash, root)
+                if position >= len(rows):
+                    raise problems.not_found(f"{file_hash} cannot be shown: it has {len(rows)} rows")
+                thinking = "tags" if thinks else "none"
+                row = await asyncio.to_thread(read_row, tokenizer, rows[position], len(rows), thinking)
+                reference = None if task is None else await self._reference(*task)
+                return row.model_copy(update={"reference": reference})
         finally:
-            self._waiting -= 1
+            self._asked -= 1
+
+    async def _rows(self, file_hash: str, root: str) -> list[Rollout]:
+        """Return the rows of a file. Raises as `read`."""
         try:
-            thinking = "tags" if thinks else "none"
-            request = ReadRequest(
-                id=next(self._ids), file_hash=file_hash, position=position, root=root, thinking=thinking, task=task
-            )
-            return await self._exchange(request)
-        finally:
-            self._turns.release()
+            await self._files.fetch(file_hash)
+            file = await self._kept.get(file_hash, partial(self._parse, file_hash))
+            if file.root != root:
+                raise MismatchError("its rows are not what was committed to")
+        except CheckError as error:
+            raise problems.not_found(f"{file_hash} cannot be shown: {error}") from error
+        except StorageError as error:
+            raise UnreachableError(f"{file_hash} cannot be read now: {error}") from error
+        return file.rows
 
-    async def _exchange(self, request: ReadRequest) -> ReadAnswer:
-        process = await self._running_process()
-        answer: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
-        self._pending[request.id] = process, answer
-        self._restart_idle_timer()
-        assert process.stdin is not None
+    async def _parse(self, name: str) -> _ReadFile:
+        data = await self._files.files.get(name, MAX_FILE_BYTES)
+        async with RolloutReader() as reader:
+            rows = await reader.read(data, self._limits)
+        return await asyncio.to_thread(lambda: _ReadFile(hex_hash(rollout_tree(rows).root), [*map(_slim, rows)]))
+
+    async def _reference(self, entry: ShardEntry, place: int) -> ShownText | None:
+        """Return what a task's answers are scored by; None where the run offers no such task."""
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                process.stdin.write(request.model_dump_json().encode() + b"\n")
-                await process.stdin.drain()
-                return await answer
-        except (TimeoutError, ConnectionError) as error:
-            self._kill(process)
-            raise UnreachableError("the process that reads rollout files did not answer", hint="try again") from error
-        finally:
-            del self._pending[request.id]
-            self._restart_idle_timer()
+            await self._files.fetch(entry.hash)
+            shard = TaskShard.open(entry, 0, await self._files.files.get(entry.hash, MAX_STORED_BYTES))
+            return cut_text(reference_text(shard.task(place)))
+        except (CheckError, StorageError):
+            return None
 
-    async def _running_process(self) -> asyncio.subprocess.Process:
-        async with self._starting:
-            if self._process is not None and self._process.returncode is None:
-                return self._process
-            self._process = process = await asyncio.create_subprocess_exec(
-                *module_command("explorer.reading_process"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=MAX_ANSWER,
-            )
-            assert process.stdin is not None
-            process.stdin.write(self.settings.model_dump_json().encode() + b"\n")
-            self._own(asyncio.create_task(self._listen(process), name="reading process"))
-            return process
+    def _load_tokenizer(self) -> Tokenizer:
+        """Return the run's tokenizer, loaded once. Raises RefusedError where there is none. Blocks."""
+        if self._tokenizer is None:
+            lack = "the run offers no tokenizer with the hash of its terms"
+            if self._tokenizer_path is not None:
+                try:
+                    from tokenizers import Tokenizer
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        """Hand out answers until the process ends."""
-        assert process.stdout is not None
-        try:
-            while line := await process.stdout.readline():
-                answer = ReadAnswer.model_validate_json(line)
-                _, waiting = self._pending.get(answer.id, (None, None))
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(answer)
-        except (ValueError, ValidationError) as error:  # a line that is too long, or no answer
-            log.warning("the process that reads rollout files sent no answer", reason=str(error).splitlines()[0])
-        if self._process is process:
-            self._process = None  # the next request starts another one
-        self._kill(process)
-        for asked, waiting in self._pending.values():
-            if asked is process and not waiting.done():
-                ended = UnreachableError("the process that reads rollout files has ended", hint="try again")
-                waiting.set_exception(ended)
-        await process.wait()
+                    self._tokenizer = Tokenizer.from_file(str(self._tokenizer_path))
+                    return self._tokenizer
+                except Exception as error:  # noqa: BLE001 - the library raises nothing more exact
+                    lack = f"the run's tokenizer cannot be loaded: {error}"
+            hint = "ask the run's owner to put the model's files but its weights into orchestrator.run_folder"
+            raise problems.not_found(f"rollouts cannot be shown: {lack}", hint)
+        return self._tokenizer
 
-    def _restart_idle_timer(self) -> None:
-        """Let the process run for IDLE_SECONDS from now on."""
-        if self._idle is not None:
-            self._idle.cancel()
-        self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end_if_idle)
 
-    def _end_if_idle(self) -> None:
-        if not self._pending:
-            self._own(asyncio.create_task(self.close(), name="reading process ends"))
-
-    def _own(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _kill(self, process: asyncio.subprocess.Process) -> None:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):  # it ended in this moment
-                process.kill()
-
-    async def close(self) -> None:
-        """End the process: it ends by itself once its pipe is closed."""
-        if self._idle is not None:
-            self._idle.cancel()
-        process, self._process = self._process, None
-        if process is None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), timeout=2)
-        except TimeoutError:
-            self._kill(process)
-            await process.wait()
+def _slim(row: Rollout) -> Rollout:
+    """Return a row without log-probabilities and proof, in copied arrays."""
+    return replace(
+        row,
+        prompt_tokens=row.prompt_tokens.copy(),
+        completion_tokens=row.completion_tokens.copy(),
+        spans=row.spans.copy(),
+        parts=row.parts.copy(),
+        call_fuel=row.call_fuel.copy(),
+        logprobs=_NO_FLOATS,
+        proof=b"",
+    )

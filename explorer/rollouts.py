@@ -1,10 +1,9 @@
-"""Show what the model writes: rows of accepted files, as text. A file is read in separate processes."""
+"""Show what the model writes: rows of accepted files, as text. A file is parsed in a separate process."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -12,12 +11,11 @@ from typing import Any, Final
 from pydantic import Field
 from sqlalchemy import Connection, func, select
 
-from explorer.files import RunFiles
-from explorer.reading import ReadingProcess
-from explorer.rows import RowRead, RowText, TaskPlace
+from explorer.reading import RowReader
+from explorer.rows import RowRead, RowText
 from explorer.source import PageSource
 from muster.constants import MICRO
-from muster.errors import CheckError, RefusedError, UnreachableError
+from muster.errors import RefusedError, UnreachableError
 from muster.ledger.queries import same_work
 from muster.ledger.tables import checkpoints, commitments, node_names, nodes, step_tallies, uploads
 from muster.protocol.draws import group_draw
@@ -25,7 +23,7 @@ from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import Message
 from muster.runtime import problems
 from muster.runtime.kept import KeptAnswers
-from muster.tasksets.document import TaskSetPart
+from muster.tasksets.document import ShardEntry, TaskSetPart
 
 MAX_FILES: Final = 200
 """Files of one answer."""
@@ -124,13 +122,11 @@ class Rollouts:
     def __init__(
         self,
         source: PageSource,
-        reading: ReadingProcess,
-        files: RunFiles,
+        reader: RowReader,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
-        self._reading = reading
-        self._files = files
+        self._reader = reader
         self._pairs = KeptAnswers(COMPARED_SECONDS, clock)
 
     async def row(self, file_hash: str, position: int) -> RolloutView:
@@ -139,7 +135,7 @@ class Rollouts:
         Raises RefusedError for another file or position, and when too many wait; UnreachableError when it cannot be
         read now.
         """
-        file = await self._source.read(lambda connection: find_file(connection, file_hash))
+        file = await self._source.database.read(lambda connection: find_file(connection, file_hash))
         if file is None:
             raise problems.not_found(
                 f"{file_hash} is not the file of an accepted commitment", "choose one of /rollouts"
@@ -149,7 +145,8 @@ class Rollouts:
             rows = self._source.terms.positions
             raise problems.not_found(f"a file of this run has {rows} rows", f"choose a position from 0 to {rows - 1}")
         part, task = self._drawn(file, group)
-        read = await self._read(file, position, thinks=part is None or part.environment.thinks, task=task)
+        thinks = part is None or part.environment.thinks
+        read = await self._reader.read(file_hash, position, root=file.root, thinks=thinks, task=task)
         return self._view(file, position, part, read)
 
     async def compared(self) -> BeforeAndAfter:
@@ -166,7 +163,7 @@ class Rollouts:
     async def _compare(self) -> BeforeAndAfter:
         """Read an early row and a late one. Raises as `row`, and RefusedError where no two steps have any."""
         size, found = self._source.terms.group_size, list[BeforeAndAfter]()
-        for pair in await self._source.read(self._ends):
+        for pair in await self._source.database.read(self._ends):
             try:
                 before = await self.row(pair.before.file_hash, pair.before_group * size)
                 after = await self.row(pair.after.file_hash, pair.after_group * size)
@@ -219,7 +216,7 @@ class Rollouts:
         groups = range(terms.groups_per_commitment)
         return [group_draw(base, group, terms, file.work_class).task for group in groups]
 
-    def _drawn(self, file: DrawnFile, group: int) -> tuple[TaskSetPart | None, TaskPlace | None]:
+    def _drawn(self, file: DrawnFile, group: int) -> tuple[TaskSetPart | None, tuple[ShardEntry, int] | None]:
         """Return the part that a group's task is of, and where the task is stored where it is public."""
         tasks, document = self._tasks(file), self._source.attribution.document
         if not tasks or document is None:
@@ -227,30 +224,7 @@ class Rollouts:
         number, index = tasks[group]
         part = document.parts[number]
         shard, place = part.locate(index)
-        entry = part.shards[shard]
-        stored = TaskPlace(shard=entry.hash, count=entry.count, bytes=entry.bytes, place=place)
-        return part, None if part.sealed else stored
-
-    async def _read(self, file: DrawnFile, position: int, *, thinks: bool, task: TaskPlace | None) -> RowRead:
-        try:
-            await self._files.fetch(file.file_hash)
-        except CheckError as error:
-            raise problems.not_found(f"{file.file_hash} cannot be shown: {error}") from error
-        if task is not None:
-            with suppress(CheckError):  # the row is shown without what it was scored by
-                await self._files.fetch(task.shard)
-        answer = await self._reading.ask(file.file_hash, position, root=file.root, thinks=thinks, task=task)
-        if answer.row is not None:
-            return answer.row
-        match answer.failure:
-            case "no_tokenizer":
-                raise problems.not_found(
-                    f"rollouts cannot be shown: {answer.why}",
-                    "ask the run's owner to put the model's files but its weights into orchestrator.run_folder",
-                )
-            case "storage" | "machine":
-                raise UnreachableError(f"{file.file_hash} cannot be read now: {answer.why}")
-        raise problems.not_found(f"{file.file_hash} cannot be shown: {answer.why or answer.failure}")
+        return part, None if part.sealed else (part.shards[shard], place)
 
     def _view(self, file: DrawnFile, position: int, part: TaskSetPart | None, read: RowRead) -> RolloutView:
         return RolloutView.of(

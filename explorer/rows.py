@@ -1,4 +1,4 @@
-"""One row of a rollout file as text, and what the reading process and the orchestrator say to each other.
+"""One row of a rollout file as text.
 
 Everything in a row is a stranger's. Text is cut by characters and kept as it is otherwise: readers must show it as
 text. A completion's text is what was scored (`muster.protocol.prompts.completion_text`), by the `tokenizers` library
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from pydantic import Field
@@ -44,40 +44,6 @@ class ConversationPiece(ShownText):
     """A stretch of a completion of several turns."""
 
     kind: PieceKind
-
-
-class ReadingSettings(Message):
-    """What a reading process begins with."""
-
-    storage_url: str
-    tokenizer: str
-    """Path of the run's tokenizer.json; empty where there is none: rows cannot be shown then."""
-    rows: int
-    decoded_bytes: int
-    """What it makes room for (`muster.rollouts.parquet.FileLimits`)."""
-
-
-class TaskPlace(Message):
-    """Where storage has the task of a row: a shard as the task set names it, and the task's place in it."""
-
-    shard: str
-    """Hash of its file."""
-    count: int
-    bytes: int
-    place: int
-
-
-class ReadRequest(Message):
-    """Read a row of a file."""
-
-    id: int
-    file_hash: str
-    position: int
-    root: str = ""
-    """That was committed to; empty: any."""
-    thinking: Thinking = "tags"
-    task: TaskPlace | None = None
-    """Of which task the reference is read too."""
 
 
 class RowText(Message):
@@ -117,18 +83,6 @@ class RowRead(RowText):
     length_reward: int
     parts: list[int]
     """None where the row says nothing of a score."""
-
-
-Failure = Literal["", "missing", "malformed", "no_row", "no_tokenizer", "storage", "machine"]
-"""Why there is no answer: the file is not in storage, is no rollout file or has no such row; the run's tokenizer is
-not here; storage fails; this machine could not read the file."""
-
-
-class ReadAnswer(Message):
-    id: int
-    failure: Failure = ""
-    why: str = ""
-    row: RowRead | None = None
 
 
 def cut_text(text: str) -> ShownText:

@@ -14,6 +14,7 @@ from explorer.documents import Documents
 from explorer.files import RunFiles
 from explorer.log_reader import LogReader
 from explorer.overview import RunIdentity
+from explorer.reading import RowReader
 from explorer.site import Site
 from explorer.source import PageSource
 from explorer.views import Views
@@ -123,7 +124,7 @@ async def serving(settings: Settings) -> AsyncIterator[ExplorerService]:
         )
         source = PageSource(database, queries, attribution, client.url)
         boards = Boards(known, source, follower, reader, current)
-        views = await asyncio.to_thread(Views.of_run, source, files)
+        views = Views(source, await asyncio.to_thread(RowReader.of_run, files, terms))
         site = Site(
             known,
             client.url,
@@ -131,5 +132,4 @@ async def serving(settings: Settings) -> AsyncIterator[ExplorerService]:
             lambda: boards.stale_since,
             settings.chain.block_explorer_url,
         )
-        await stack.enter_async_context(views.running())
         yield ExplorerService(known, join, database, queries, follower, reader, current, PageParts(boards, views, site))

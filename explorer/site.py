@@ -18,7 +18,6 @@ from starlette.responses import Response
 from explorer.assets import Assets, compressed, pack
 from explorer.overview import RunIdentity
 from explorer.render import environment
-from explorer.turns import TimeShare
 from muster.errors import RefusedError
 from muster.runtime.kept import KeptAnswers
 
@@ -82,7 +81,6 @@ class Site:
         self._explorer = explorer.rstrip("/")
         self._templates = environment()
         self._kept = KeptAnswers(KEPT_SECONDS)
-        self._turns = TimeShare()
 
     async def respond(self, request: Request, page: Page, make: Callable[[], Awaitable[dict[str, Any]]]) -> Response:
         """Answer with a page, or with what was made for the same address just now.
@@ -103,10 +101,9 @@ class Site:
         except RefusedError as error:
             title, status, page = error.title or HTTPStatus(error.status).phrase, error.status, PROBLEM
             values = {"template": page.template, "title": title, "detail": str(error), "hint": error.hint}
-        async with self._turns.turn():
-            text = self._templates.get_template(values["template"]).render(site=self._site(page), **values)
-            plain = text.encode("utf-8", "backslashreplace")  # a model may have written half of a pair of surrogates
-            return status, plain, pack(plain)
+        text = self._templates.get_template(values["template"]).render(site=self._site(page), **values)
+        plain = text.encode("utf-8", "backslashreplace")  # a model may have written half of a pair of surrogates
+        return status, plain, pack(plain)
 
     def _site(self, page: Page) -> dict[str, Any]:
         known = self._known

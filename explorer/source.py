@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, select
 
-from explorer.turns import TimeShare
 from muster.ledger.attribution import Attribution
 from muster.ledger.database import Database
 from muster.ledger.queries import Queries
@@ -32,12 +31,6 @@ class PageSource:
     attribution: Attribution
     url: str = ""
     """Where visitors find the run's page: what the commands that they are shown begin with."""
-    turns: TimeShare = field(default_factory=TimeShare)
-
-    async def read(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` reads, in its turn: one reads at a time, so members find the database's places free."""
-        async with self.turns.turn():
-            return await self.database.read(work)
 
     @property
     def run(self) -> int:

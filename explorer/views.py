@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import asynccontextmanager
-from typing import Final, Self, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Final, TypeVar
 
 from explorer.assets import pack
 from explorer.boards import Boards
-from explorer.files import RunFiles
 from explorer.live import read_live
 from explorer.nodes import NodeView, node_view
-from explorer.reading import ReadingProcess, find_tokenizer
+from explorer.reading import RowReader
 from explorer.rollouts import BeforeAndAfter, Rollouts, RolloutView
-from explorer.rows import ReadingSettings
 from explorer.source import PageSource
-from muster.rollouts.parquet import FileLimits
 from muster.runtime.kept import KeptAnswers
 
 LIVE_SECONDS: Final = 1.0
@@ -37,33 +33,13 @@ T = TypeVar("T")
 
 
 class Views:
-    """The documents of one run. Use within `running`."""
+    """The documents of one run."""
 
-    def __init__(self, source: PageSource, reading: ReadingProcess, files: RunFiles) -> None:
+    def __init__(self, source: PageSource, reader: RowReader) -> None:
         self._source = source
-        self._reading = reading
-        self._rollouts = Rollouts(source, reading, files)
+        self._rollouts = Rollouts(source, reader)
         ages = (LIVE_SECONDS, SHORT_SECONDS, LISTED_SECONDS, EARNINGS_SECONDS, PICTURE_SECONDS)
         self._kept = {seconds: KeptAnswers(seconds) for seconds in ages}
-
-    @classmethod
-    def of_run(cls, source: PageSource, files: RunFiles) -> Self:
-        """Return the views of a run, whose tokenizer may be among its files. Blocks."""
-        limits = FileLimits.from_terms(source.terms)
-        path = find_tokenizer(files.folder, source.terms)
-        settings = ReadingSettings(
-            storage_url=files.url,
-            tokenizer="" if path is None else str(path),
-            rows=limits.rows,
-            decoded_bytes=limits.decoded_bytes,
-        )
-        return cls(source, ReadingProcess(settings), files)
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Self]:
-        """Yield this; rollout files can be read in the meantime."""
-        async with self._reading.running():
-            yield self
 
     async def read(self, make: Callable[..., T], *asked: Hashable, seconds: float = SHORT_SECONDS) -> T:
         """Return what `make` reads of a connection, the source and what was `asked`, at most so many seconds old.
@@ -71,7 +47,8 @@ class Views:
         Raises as `make` does: RefusedError for what does not exist.
         """
         return await self._kept[seconds].get(
-            (make, *asked), lambda: self._source.read(lambda connection: make(connection, self._source, *asked))
+            (make, *asked),
+            lambda: self._source.database.read(lambda connection: make(connection, self._source, *asked)),
         )
 
     async def node(self, address: str) -> NodeView:
@@ -79,7 +56,9 @@ class Views:
 
         async def make() -> NodeView:
             facts = await self._source.queries.facts()
-            return await self._source.read(lambda connection: node_view(connection, self._source, address, facts))
+            return await self._source.database.read(
+                lambda connection: node_view(connection, self._source, address, facts)
+            )
 
         return await self._kept[SHORT_SECONDS].get(("node", address), make)
 

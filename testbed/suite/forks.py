@@ -40,7 +40,6 @@ FORKED: Final = frozenset(
         "adversary",
         "benchmarks.chaos_member",
         "explorer",
-        "explorer.reading_process",
         "muster",
         "muster.shardcast",
         "orchestrator",

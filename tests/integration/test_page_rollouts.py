@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,8 +23,6 @@ from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture
 from testbed.samples.texts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
 from testbed.servers.s3 import Endpoint
 from testbed.waiting import BOUND, until
-
-READING = "explorer.reading_process"
 
 
 @pytest.fixture(scope="module")
@@ -215,24 +212,9 @@ async def _pictures_for_other_sites(page: Page) -> None:
 
 
 async def _nothing_runs_after_the_end(page: Page, name: str) -> None:
-    """The reader process ends with the explorer, killed or stopped. The next explorer starts another."""
-    readers = _readers(page.explorer)
-    assert len(readers) == 1
-    priorities = [os.getpriority(os.PRIO_PROCESS, one.pid) for one in (readers[0], page.explorer)]
-    assert priorities[0] > priorities[1]
+    """The parser of a file ends with it. The next explorer shows the same."""
+    before = await page.document(f"/rollouts/{name}")
+    await until(lambda: not psutil.Process(page.explorer.pid).children(recursive=True), "no process is left")
     page.explorer.kill()
-    gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, BOUND)
-    assert (len(gone), alive) == (1, [])
     await asyncio.to_thread(page.explorer.start)
-    await page.document(f"/rollouts/{name}")
-    readers = _readers(page.explorer)
-    assert len(readers) == 1
-    await asyncio.to_thread(page.explorer.stop)
-    gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, BOUND)
-    assert (len(gone), alive) == (1, [])
-    await asyncio.to_thread(page.explorer.start)
-
-
-def _readers(explorer: Explorer) -> list[psutil.Process]:
-    children = psutil.Process(explorer.pid).children(recursive=True)
-    return [child for child in children if READING in child.cmdline()]
+    assert await page.document(f"/rollouts/{name}") == before

@@ -1,36 +1,34 @@
-"""A separate process reads files and returns rows as text, whatever the file holds."""
+"""Files are read and rows are shown as text, whatever a file holds."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
 from explorer import reading
-from explorer.reading import ReadingProcess, find_tokenizer
-from explorer.reading_process import FileReader
-from explorer.rows import MAX_TEXT, ReadAnswer, ReadingSettings, ReadRequest, cut_text, decoded, read_row
-from muster.clients.storage import ContentStore
+from explorer.files import RunFiles
+from explorer.reading import RowReader, find_tokenizer
+from explorer.rows import MAX_TEXT, RowRead, cut_text, decoded, read_row
 from muster.environments.answers import THINK_END
-from muster.errors import RefusedError, UnreachableError
+from muster.errors import NotFoundError, RefusedError, UnreachableError
 from muster.models.files import tokenizer_hash
 from muster.models.init import make_tokenizer
+from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.prompts import completion_text
+from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from testbed.samples.commitments import rules
 from testbed.samples.texts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
-from testbed.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -38,24 +36,50 @@ def tokenizer_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
+LIMITS = FileLimits(64, 64 << 20)
+
+
+class Served(dict[str, bytes]):
+    """The files of an orchestrator, as its client; it fails with an error that a test puts here."""
+
+    error: Exception | None = None
+
+    async def get_file(self, name: str, _most: int) -> bytes:
+        if self.error is not None:
+            raise self.error
+        if name not in self:
+            raise NotFoundError(f"no file {name} is kept here", status=404, title="Not found")
+        return self[name]
+
+
+class Place:
+    """An explorer's reader of rows, and the files that it can have."""
+
+    def __init__(self, folder: Path, tokenizer: Path | None) -> None:
+        self.served = Served()
+        client: Any = self.served
+        self.files = RunFiles(client, folder)
+        self.reader = RowReader(self.files, LIMITS, tokenizer)
+        self.roots: dict[str, str] = {}
+
+    def keep(self, *rows: Rollout) -> str:
+        data = write_rollouts(rows)
+        self.served[content_hash(data)] = data
+        self.roots[content_hash(data)] = hex_hash(rollout_tree(rows).root)
+        return content_hash(data)
+
+    async def read(self, name: str, position: int, *, thinks: bool = True) -> RowRead:
+        return await self.reader.read(name, position, root=self.roots.get(name, ""), thinks=thinks)
+
+    async def refused(self, name: str, why: str, position: int = 0) -> None:
+        with pytest.raises(RefusedError, match=why) as caught:
+            await self.read(name, position)
+        assert caught.value.status == 404
+
+
 @pytest.fixture
-def files(tmp_path: Path) -> ContentStore:
-    return ContentStore(f"file:{tmp_path / 'storage'}", "files")
-
-
-def settings(files: ContentStore, tokenizer: Path | None) -> ReadingSettings:
-    path = "" if tokenizer is None else str(tokenizer)
-    return ReadingSettings(storage_url=files.url, tokenizer=path, rows=64, decoded_bytes=64 << 20)
-
-
-@pytest.fixture
-async def process(files: ContentStore, tokenizer_path: Path) -> AsyncIterator[ReadingProcess]:
-    async with ReadingProcess(settings(files, tokenizer_path)).running() as running:
-        yield running
-
-
-async def keep(files: ContentStore, *rows: Rollout) -> str:
-    return await files.put(write_rollouts(rows))
+def place(tmp_path: Path, tokenizer_path: Path) -> Place:
+    return Place(tmp_path / "explorer", tokenizer_path)
 
 
 # Text
@@ -105,15 +129,13 @@ def test_long_text_is_cut_by_letters_and_says_how_long_it_was() -> None:
     assert cut_text("a" * MAX_TEXT).text == "a" * MAX_TEXT
 
 
-# The process
+# Files
 
 
-async def test_rows_are_read(process: ReadingProcess, files: ContentStore) -> None:
+async def test_rows_are_read(place: Place) -> None:
     rows = [text_row(0), text_row(1, "no idea", "0", task_reward=0, parts=np.array([0], np.int64)), text_row(2)]
-    name = await keep(files, *rows)
-    row = (await process.ask(name, 1)).row
-    assert row is not None
-    assert row.model_dump() == {
+    name = place.keep(*rows)
+    assert (await place.read(name, 1)).model_dump() == {
         "rows": 3,
         "group": 0,
         "sample": 1,
@@ -133,120 +155,91 @@ async def test_rows_are_read(process: ReadingProcess, files: ContentStore) -> No
         "special": ["<|assistant|>", "<|user|>"],
         "reference": None,
     }
-    assert (await process.ask(name, 3)).failure == "no_row"
-    assert (await process.ask(name, 0, thinks=False)).row.answer.text == f"hm{THINK_END}42"  # type: ignore[union-attr]
+    await place.refused(name, "it has 3 rows", position=3)
+    assert (await place.read(name, 0, thinks=False)).answer.text == f"hm{THINK_END}42"
 
 
-async def test_file_is_read_once_for_its_rows(files: ContentStore, tokenizer_path: Path) -> None:
+async def test_a_file_is_parsed_once_for_its_rows_and_nothing_runs_after(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = list[Any]()
+
     class Counted(RolloutReader):
-        reads = 0
-
         async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
-            self.reads += 1
-            return await super().read(data, limits)
+            rows = await super().read(data, limits)
+            servers.append(self.server)
+            return rows
 
-    name = await keep(files, text_row(0), text_row(1))
-    async with Counted() as counted:
-        reader = FileReader(settings(files, tokenizer_path), counted)
-        first, second = (ReadRequest(id=0, file_hash=name, position=position) for position in (0, 1))
-        answers = await asyncio.gather(reader.answer(first), reader.answer(second), reader.answer(first))
-        assert [answer.row.sample for answer in answers if answer.row is not None] == [0, 1, 0]
-        assert counted.reads == 1
+    monkeypatch.setattr(reading, "RolloutReader", Counted)
+    name = place.keep(text_row(0), text_row(1))
+    rows = await asyncio.gather(*(place.read(name, position) for position in (0, 1, 0)))
+    assert [row.sample for row in rows] == [0, 1, 0]
+    assert [server.returncode for server in servers] == [0]
 
 
-async def test_hostile_text_comes_back_as_it_was_written(process: ReadingProcess, files: ContentStore) -> None:
+async def test_hostile_text_comes_back_as_it_was_written(place: Place) -> None:
     invalid = [*ids_of("before"), len(text_tokenizer()) + 7, -1, *ids_of("after")]
     line = text_row(9, completion_tokens=ids_of(LONG * 257), stop=False)
     rows = [text_row(i, text, text) for i, text in enumerate(HOSTILE)]
-    name = await keep(files, *rows, text_row(8, completion_tokens=invalid, stop=False), line)
+    name = place.keep(*rows, text_row(8, completion_tokens=invalid, stop=False), line)
     for position, text in enumerate(HOSTILE):
-        row = (await process.ask(name, position)).row
-        assert row is not None
+        row = await place.read(name, position)
         assert (row.thinking and row.thinking.text, row.answer.text) == (text, text)
-    answer = await process.ask(name, len(HOSTILE), thinks=False)
-    assert answer.row is not None
-    assert answer.row.answer.text == "before\ufffd\ufffdafter"
-    megabyte = await process.ask(name, len(HOSTILE) + 1, thinks=False)
-    assert megabyte.row is not None
-    assert (megabyte.row.answer.whole, megabyte.row.tokens) == (257 * len(LONG), 257)
-    assert megabyte.row.answer.text == "A" * MAX_TEXT
+    row = await place.read(name, len(HOSTILE), thinks=False)
+    assert row.answer.text == "before\ufffd\ufffdafter"
+    megabyte = await place.read(name, len(HOSTILE) + 1, thinks=False)
+    assert (megabyte.answer.whole, megabyte.tokens) == (257 * len(LONG), 257)
+    assert megabyte.answer.text == "A" * MAX_TEXT
 
 
-async def test_unreadable_file_says_why(process: ReadingProcess, files: ContentStore, tmp_path: Path) -> None:
-    assert (await process.ask("0x" + "ab" * 32, 0)).failure == "missing"
-    garbage = await files.put(b"no rollouts")
-    answer = await process.ask(garbage, 0)
-    assert (answer.failure, answer.row) == ("malformed", None)
-    assert "not a rollout file" in answer.why
-    many = await keep(files, *[text_row(i) for i in range(65)])
-    assert (await process.ask(many, 0)).failure == "malformed"
-    assert (await process.ask(await keep(files, text_row(0)), 0)).row is not None, "the process still answers"
+async def test_unreadable_file_says_why(place: Place) -> None:
+    await place.refused("0x" + "ab" * 32, "no file 0xab")
+    garbage = content_hash(b"no rollouts")
+    place.served[garbage] = b"no rollouts"
+    await place.refused(garbage, "not a rollout file")
+    await place.refused(place.keep(*[text_row(i) for i in range(65)]), "cannot be shown: ")
+    name = place.keep(text_row(0))
+    place.roots[name], root = "0x" + "0d" * 32, place.roots[name]
+    await place.refused(name, "its rows are not what was committed to")
+    place.roots[name] = root
+    assert (await place.read(name, 0)).rows == 1, "it still answers"
 
 
-async def test_a_file_that_is_damaged_in_storage_is_malformed(process: ReadingProcess, files: ContentStore) -> None:
-    name = await keep(files, text_row(0))
-    path = Path(files.url.removeprefix("file:")) / "files" / name[2:4] / name[2:]
+async def test_a_file_that_is_damaged_on_disk_is_not_shown(place: Place) -> None:
+    name = place.keep(text_row(0))
+    await place.files.fetch(name)
+    path = Path(place.files.url.removeprefix("file:")) / "files" / name[2:4] / name[2:]
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert (await process.ask(name, 0)).failure == "malformed"
+    await place.refused(name, "cannot be shown")
 
 
-async def test_without_a_tokenizer_files_are_not_shown(files: ContentStore, tmp_path: Path) -> None:
-    name = await keep(files, text_row(0))
+async def test_without_a_tokenizer_files_are_not_shown(tmp_path: Path) -> None:
     broken = tmp_path / "tokenizer.json"
     broken.write_text("{}")
     for path, why in ((None, "no tokenizer with the hash"), (broken, "cannot be loaded")):
-        async with ReadingProcess(settings(files, path)).running() as process:
-            answer = await process.ask(name, 0)
-            assert answer.failure == "no_tokenizer"
-            assert why in answer.why
+        place = Place(tmp_path / "explorer", path)
+        await place.refused(place.keep(text_row(0)), why)
 
 
-async def test_a_process_that_is_killed_is_replaced(process: ReadingProcess, files: ContentStore) -> None:
-    name = await keep(files, text_row(0))
-    first = (await process.ask(name, 0), process.pid)[1]
-    assert first is not None
-    os.kill(first, signal.SIGSTOP)  # keeps the request under way until the process dies
-    asking = asyncio.create_task(process.ask(name, 0))
-    await asyncio.sleep(0)
-    os.kill(first, signal.SIGKILL)
-    with pytest.raises(UnreachableError, match="has ended"):
-        await asking
-    assert (await process.ask(name, 0)).row is not None
-    assert process.pid != first
+async def test_an_orchestrator_that_does_not_answer_is_asked_again(place: Place) -> None:
+    name, place.served.error = place.keep(text_row(0)), UnreachableError("no answer")
+    with pytest.raises(UnreachableError, match="no answer"):
+        await place.read(name, 0)
+    place.served.error = None
+    assert (await place.read(name, 0)).rows == 1
 
 
-async def test_process_ends_when_idle(
-    process: ReadingProcess, files: ContentStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "IDLE_SECONDS", 0.05)
-    name = await keep(files, text_row(0))
-    await process.ask(name, 0)
-    await until(lambda: process.pid is None, "the process has ended")
-    assert (await process.ask(name, 0)).failure == ""
-
-
-async def test_two_are_read_at_once_and_few_wait(process: ReadingProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_wait_for_their_turn(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Further requests get a 503."""
-    under_way, gate = 0, asyncio.Event()
-    most = 0
-
-    async def exchange(_: object) -> ReadAnswer:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        await gate.wait()
-        under_way -= 1
-        return ReadAnswer(id=1)
-
-    monkeypatch.setattr(process, "_exchange", exchange)
-    asking = [asyncio.create_task(process.ask("0x", 0)) for _ in range(reading.READS_AT_ONCE + reading.MAX_WAITING)]
+    monkeypatch.setattr(reading, "MAX_WAITING", 3)
+    name = place.keep(text_row(0))
+    asking = [asyncio.create_task(place.read(name, 0)) for _ in range(3)]
     await asyncio.sleep(0)
     with pytest.raises(RefusedError) as caught:
-        await process.ask("0x", 0)
+        await place.read(name, 0)
     assert caught.value.status == 503
-    gate.set()
-    assert [answer.id for answer in await asyncio.gather(*asking)] == [1] * len(asking)
-    assert most == reading.READS_AT_ONCE
+    assert [row.rows for row in await asyncio.gather(*asking)] == [1, 1, 1]
+    assert (await place.read(name, 0)).rows == 1
 
 
 @pytest.mark.parametrize(("process", "loads_views"), [("explorer", True), ("orchestrator", False)])

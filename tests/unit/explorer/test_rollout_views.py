@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from explorer.files import RunFiles
-from explorer.reading import ReadingProcess
+from explorer.reading import RowReader
 from explorer.rollouts import RolloutFiles, Rollouts, accepted_files
-from explorer.rows import ReadingSettings, ShownText
+from explorer.rows import ShownText
 from muster.contracts.registry import Role
 from muster.environments.registry import default_manifest
 from muster.environments.task import ask
@@ -22,13 +22,15 @@ from muster.ledger.database import Database
 from muster.protocol.draws import DrawSource, draw_of
 from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
 from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.parquet import write_rollouts
+from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import TaskSetDocument, TaskSource
 from muster.tasksets.taskset import SHARDS_NAME, TaskSet
 from testbed.runs.recorded_run import CHAIN, RUN, RUNS, SampleRun, address, hash_of
 from testbed.samples.texts import HOSTILE, save_tokenizer, text_row
+
+LIMITS = FileLimits(8, 1 << 24)
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +72,13 @@ class Served(dict[str, bytes]):
 class Files:
     """A run whose accepted files have rows."""
 
-    def __init__(self, run: SampleRun, served: Served, fetched: RunFiles, reading: ReadingProcess) -> None:
-        self.run, self.served, self.fetched, self.reading = run, served, fetched, reading
+    def __init__(self, run: SampleRun, served: Served, fetched: RunFiles, tokenizer: Path) -> None:
+        self.run, self.served, self.fetched = run, served, fetched
+        self.reader = RowReader(fetched, LIMITS, tokenizer)
         self.rollouts = self.new_rollouts()
 
     def new_rollouts(self, clock: Callable[[], float] = time.monotonic) -> Rollouts:
-        return Rollouts(self.run.source, self.reading, self.fetched, clock)
+        return Rollouts(self.run.source, self.reader, clock)
 
     def tasks(self, name: str, index: int) -> list[int]:
         source = DrawSource(address(name), hash_bytes(hash_of("entropy 0")), 0)
@@ -120,9 +123,7 @@ async def files(database_url: str, tmp_path: Path, document: TaskSetDocument, to
     await run.name("wanda", "Wanda")
     served: Any = Served()
     fetched = RunFiles(served, tmp_path / "explorer")
-    settings = ReadingSettings(storage_url=fetched.url, tokenizer=str(tokenizer), rows=8, decoded_bytes=1 << 24)
-    async with ReadingProcess(settings).running() as reading:
-        yield Files(run, served, fetched, reading)
+    yield Files(run, served, fetched, tokenizer)
     await database.close()
 
 
@@ -222,10 +223,9 @@ async def test_rows_that_were_not_committed_to_are_not_shown(files: Files) -> No
 
 async def test_missing_tokenizer_is_refused_with_a_hint(files: Files) -> None:
     name = await files.work("wanda", 1)
-    settings = ReadingSettings(storage_url=files.fetched.url, tokenizer="", rows=8, decoded_bytes=1 << 24)
-    async with ReadingProcess(settings).running() as reading:
-        with pytest.raises(RefusedError, match="no tokenizer with the hash") as caught:
-            await Rollouts(files.run.source, reading, files.fetched).row(name, 0)
+    reader = RowReader(files.fetched, LIMITS, None)
+    with pytest.raises(RefusedError, match="no tokenizer with the hash") as caught:
+        await Rollouts(files.run.source, reader).row(name, 0)
     assert "orchestrator.run_folder" in caught.value.hint
 
 
