@@ -261,7 +261,6 @@ def test_a_tokenizer_counts_by_the_hash_of_the_terms(tmp_path: Path) -> None:
     terms = replace(rules().terms, tokenizer_hash=tokenizer_hash(folder))
     assert find_tokenizer(tmp_path / "run", terms) == folder / "tokenizer.json"
     assert find_tokenizer(folder, terms) == folder / "tokenizer.json"
-    assert find_tokenizer(None, terms) is None
     (folder / "config.json").write_text("{}")  # every file except weights counts
     assert find_tokenizer(tmp_path / "run", terms) is None
     assert find_tokenizer(tmp_path / "elsewhere", terms) is None
