@@ -71,7 +71,7 @@ from orchestrator.routing import (
 from orchestrator.service import OrchestratorService
 from orchestrator.upload_slots import FILE_SECONDS
 
-MAX_CURRENT_BYTES: Final = 1 << 17
+MAX_CURRENT_BYTES: Final = 4_096
 """Longest body of what is current."""
 
 log = telemetry.logger("orchestrator")

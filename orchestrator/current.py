@@ -6,6 +6,7 @@ The last of a node and kind counts, for CURRENT_SECONDS. None of it is part of t
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from muster.errors import MusterError
 from muster.ledger.database import Database
 from muster.ledger.statements import upsert
 from muster.ledger.tables import current, nodes
-from muster.protocol.announcements import CURRENT_KINDS, CurrentDocument, CurrentList
+from muster.protocol.announcements import CURRENT_KINDS
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import RelayOffer, SignedText
 from muster.protocol.receipts import open_text
@@ -74,22 +75,18 @@ class CurrentDocuments:
         return is_new
 
     async def list_json(self) -> bytes:
-        """Return the list as JSON: relays that are listed, machines of active nodes."""
+        """Return a `CurrentList` as JSON: relays that are listed, machines of active nodes."""
 
-        def read(connection: Connection) -> CurrentList:
+        def read(connection: Connection) -> bytes:
             shown = or_(current.c.key.in_(self.relays.listed(connection)), current.c.kind != "relay")
             query = select(*current.c["text", "received"]).join(nodes, nodes.c.address == current.c.node)
             query = query.where(self._lasts, shown, nodes.c.status == "active")
             found = connection.execute(query.order_by(current.c.kind.desc(), current.c.node).limit(MAX_SAID))
-            said = [CurrentDocument(signed=_signed(row.text), received=row.received) for row in found]
-            return CurrentList(own=self.relays.own, said=said)
+            said = [f'{{"signed":{row.text},"received":{row.received!r}}}' for row in found]  # the texts are JSON
+            return f'{{"own":{json.dumps(self.relays.own)},"said":[{",".join(said)}]}}'.encode()
 
-        return (await self.database.read(read)).model_dump_json().encode()
+        return await self.database.read(read)
 
     @property
     def _lasts(self) -> Any:
         return current.c.received > self.clock() - CURRENT_SECONDS
-
-
-def _signed(text: str) -> SignedText:
-    return SignedText.model_validate_json(text)
