@@ -96,7 +96,7 @@ async def test_held_bodies_give_way(place: tuple[RunFixture, Orchestrator], meth
     file = bytes(100_000)
     path, query = upload_target(content_hash(file), run_fixture.run, 0, some_hash(f"held {count}"))
     if method == "POST":
-        path, query = f"/v1/runs/{run_fixture.run}/current", ""
+        path, query = f"/v1/runs/{run_fixture.run}/log", ""
 
     async def hold(name: str) -> int:
         """Return the status that ends a slow upload."""
