@@ -38,7 +38,7 @@ BUDGET: Final[dict[str, int]] = {
     "adversary": 148,
     "benchmarks": 16_919,
     MODULES: 220,
-    "explorer": 5_953,
+    "explorer": 5_611,
     "muster/authoring": 5_800,
     "muster/chain": 3_328,
     "muster/clients": 2_923,
@@ -57,8 +57,8 @@ BUDGET: Final[dict[str, int]] = {
     "muster/swarm": 3_026,
     "muster/tasksets": 1_440,
     "muster/verification": 3_705,
-    "orchestrator": 4_635,
-    "testbed": 14_820,
+    "orchestrator": 4_632,
+    "testbed": 14_819,
     "trainer": 4_985,
     "validator": 2_882,
     "worker": 2_500,
@@ -72,7 +72,7 @@ BUDGET: Final[dict[str, int]] = {
     "import circles": 0,
 }
 """The most lines of Python in each package, guests included, and the most of whatever else a reader has to hold."""
-SUMS: Final = {"production": 77_651, "benchmarks and testbed": 31_739}
+SUMS: Final = {"production": 77_306, "benchmarks and testbed": 31_738}
 """The most lines of Python in the packages of PRODUCTION and of SUPPORT."""
 
 MOST_UNUSED: Final = 0.05
