@@ -170,7 +170,7 @@ class SyntheticLog:
         self.seconds = 0.0
         """That signing took."""
 
-    async def log(self, _run: int, after: int) -> LogPage:
+    async def log(self, _run: int, after: int, **_: object) -> LogPage:
         begun, following = time.perf_counter(), min(after + MAX_PAGE, self._count)
         entries = [self._entry(place) for place in range(after, following)]
         page = LogPage(entries=entries, cursor=following).model_dump_json()
