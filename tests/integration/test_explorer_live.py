@@ -1,4 +1,4 @@
-"""The state of the run as a real explorer answers it: to some hundred pages that poll, and through a restart."""
+"""The state of the run as a real explorer answers it: to a hundred pages that poll, and through a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.protocol.messages import StepReport
 from testbed.runs.run_fixture import Explorer, Orchestrator, RunFixture
 from testbed.waiting import BOUND, until
 
-CROWD = 300
+CROWD = 120
 
 
 @pytest.fixture(scope="module")

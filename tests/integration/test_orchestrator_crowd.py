@@ -26,7 +26,7 @@ from testbed.runs.run_fixture import Orchestrator, RunFixture, some_hash
 from testbed.waiting import BOUND, until
 
 IDLE, SLOW, READING = 600, 520, 64
-ASKED = 30
+ASKED = 10
 """Reports of the trainer, each of which it waits for."""
 HEALTH = ("/healthz", "/readyz", "/metrics", "/version")
 
